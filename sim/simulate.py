@@ -21,7 +21,7 @@ from sterna.model.checks import one_of
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison
 from sterna.sim.bench.runner import Simulator, check_simulator, run_on, work_folder
-from sterna.sim.bench.waves import check_waves, wave_groups, with_views
+from sterna.sim.bench.waves import check_waves, with_views
 from sterna.sim.core.reference import record_activations
 
 __all__ = ["PhaseReport", "SimulationReport", "check_request", "simulate"]
@@ -152,7 +152,7 @@ def simulate(
         ports = UnitPorts.of(emitted.manifest)
         job = Job(ports.inputs, ports.outputs, seed, [each.phase for each in scored],
                   levels=ports.levels)
-        with with_views(waves, emitted.module, wave_groups(emitted) if waves else {}):
+        with with_views(waves, emitted.manifest, emitted.sources):
             results = run_on(
                 simulator, emitted.sources, emitted.module, job,
                 folder / f"{unit}_{simulator.value}", waves=waves)

@@ -302,7 +302,8 @@ def test_views_group_the_streams(glu, tmp_path):
     texts = []
     for folder in ("one", "again"):
         (tmp_path / folder).mkdir()
-        views = write_views(tmp_path / folder / "x.vcd", "glu_unit", wave_groups(glu))
+        groups = wave_groups(glu.manifest, glu.sources)
+        views = write_views(tmp_path / folder / "x.vcd", "glu_unit", groups)
         texts.append([path.read_text() for path in views])
     assert texts[0] == texts[1]
     shown_signals(tmp_path / "one" / "x.vcd")      # the same in both views

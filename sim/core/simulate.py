@@ -57,8 +57,7 @@ def run_core_phases(
     progress("compute the answers with the reference and onnxruntime")
     answers = stimulus.answers(phases)
     progress(f"compile and run in {simulator.value}")
-    groups = wave_groups(emitted) if waves else {}
-    with work_folder(work) as folder, with_views(waves, emitted.module, groups):
+    with work_folder(work) as folder, with_views(waves, emitted.manifest, emitted.sources):
         results = run_on(
             simulator, emitted.sources, emitted.module, stimulus.job(phases, answers, seed),
             folder / f"core_{simulator.value}", waves=waves)
@@ -269,7 +268,7 @@ def _run_in_cpp(
     core = CppCore(emitted.sources, emitted.module,
                    build_image(model, emitted.params), work / "core_cpp", waves=waves)
     if waves:
-        write_views(waves, emitted.module, wave_groups(emitted))
+        write_views(waves, emitted.module, wave_groups(emitted.manifest, emitted.sources))
     progress("run")
 
     def show(now: CoreProgress) -> None:

@@ -27,7 +27,7 @@ from sterna.model.quantized.compare import Comparison, compare
 from sterna.model.quantized.integer import IntegerModel
 from sterna.sim.bench.runner import Engine, Simulator, check_simulator, run_on, work_folder
 from sterna.sim.bench.waves import check_waves, wave_groups, with_views, write_views
-from sterna.sim.core.cpp_engine import CoreProgress, CoreRun, CppCore
+from sterna.sim.core.cpp_engine import CoreRun, CppCore
 from sterna.sim.core.reference import Answer, answer, compare_logits, compare_tokens
 from sterna.sim.core.scoreboard import (
     CorePhaseReport,
@@ -270,13 +270,7 @@ def _run_in_cpp(
     if waves:
         write_views(waves, emitted.module, wave_groups(emitted.manifest, emitted.sources))
     progress("run")
-
-    def show(now: CoreProgress) -> None:
-        for sequence, written in enumerate(now.tokens):
-            if written:
-                on_tokens(sequence, written)
-
-    run = core.run([[request] for request in requests], progress=show)
+    run = core.run([[request] for request in requests], on_tokens=on_tokens)
     progress("compute the answers with the reference and onnxruntime")
     oracles = (IntegerModel(model), OnnxStep(build_step(model)))
     answers = [[answer(oracle, [request], model.profile.logit.frac)[0] for request in requests]

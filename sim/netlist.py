@@ -10,22 +10,20 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.core_product import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.flow.netlist import absorb_registers, model_files, netlist_verilog
 from sterna.hw.flow.synthesis import Family, synthesize
-from sterna.model.checks import one_of
 from sterna.model.folder import check_replaceable, write_folder
 from sterna.model.quantized import QuantizedModel
-from sterna.sim.bench.runner import Engine, Simulator, work_folder
-from sterna.sim.core.simulate import CoreReport, check_core_request, simulate_core
-from sterna.sim.simulate import SimulationReport, check_request, simulate
+from sterna.sim.bench.runner import Engine
+from sterna.sim.core.simulate import CoreReport, simulate_core
+from sterna.sim.simulate import SimulationReport, simulate
 
 __all__ = [
     "netlist_of", "simulate_core_netlist", "simulate_netlist", "synthesize_unit"]
@@ -58,30 +56,20 @@ def netlist_of(emitted: EmittedUnit, folder: Path) -> EmittedUnit:
 
 def simulate_netlist(
     model: QuantizedModel, unit: str, tokens: np.ndarray, *,
-    simulator: Simulator | str = Simulator.VERILATOR, waves: Path | None = None,
-    work: Path | None = None, seed: int = 1,
-    progress: Callable[[str], None] = lambda message: None, **sizes: Any,
+    progress: Callable[[str], None] = lambda message: None, **options: Any,
 ) -> SimulationReport:
     """Run the netlist of a unit on real weights and activations, and compare every output.
 
     Arguments and errors are those of :func:`sterna.sim.simulate.simulate`, errors about arguments
     before anything is synthesised; also the errors of :func:`netlist_of`.
     """
-    simulator = one_of("simulator", simulator, Simulator)
-    check_request(
-        model, unit, tokens, simulator=simulator, waves=waves, work=work, sizes=sizes)
-    with work_folder(work) as folder:
-        made = _made(model, unit, folder, progress, **sizes)
-        return simulate(
-            model, unit, tokens, simulator=simulator, waves=waves, work=folder, seed=seed,
-            emitted=made, progress=progress)
+    return simulate(
+        model, unit, tokens, prepare=partial(_prepare, progress), progress=progress, **options)
 
 
 def simulate_core_netlist(
     model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, *,
-    temperature: float = 0.0, simulator: Simulator | str = Simulator.VERILATOR,
-    waves: Path | None = None, work: Path | None = None, seed: int = 1,
-    progress: Callable[[str], None] = lambda message: None, **sizes: Any,
+    progress: Callable[[str], None] = lambda message: None, **options: Any,
 ) -> CoreReport:
     """Run the netlist of a core: every tensor and every cycle of its text is compared.
 
@@ -90,24 +78,13 @@ def simulate_core_netlist(
     Arguments and errors are those of :func:`sterna.sim.core.simulate.simulate_core` with cocotb,
     further errors those of :func:`simulate_netlist`.
     """
-    simulator = one_of("simulator", simulator, Simulator)
-    check_core_request(
-        model, prompts, tokens, temperature=temperature, engine=Engine.COCOTB,
-        simulator=simulator, waves=waves, work=work, seed=seed, sizes=sizes)
-    with work_folder(work) as folder:
-        made = _made(model, CORE.name, folder, progress, sequences=len(prompts), trace=True,
-                     **sizes)
-        return simulate_core(
-            model, prompts, tokens, temperature=temperature, simulator=simulator,
-            waves=waves, work=folder, seed=seed, emitted=made, progress=progress)
+    return simulate_core(
+        model, prompts, tokens, engine=Engine.COCOTB, prepare=partial(_prepare, progress),
+        progress=progress, **options)
 
 
-def _made(
-    model: QuantizedModel, unit: str, work: Path, progress: Callable[[str], None], **sizes: Any,
+def _prepare(
+    progress: Callable[[str], None], emitted: EmittedUnit, work: Path,
 ) -> EmittedUnit:
-    folder = work / f"{unit}_netlist"
-    check_replaceable(folder)
-    progress("emit the Verilog")
-    emitted = emit_verilog(model, unit, work / unit, **sizes)
     progress("synthesise the netlist")
-    return netlist_of(emitted, folder)
+    return netlist_of(emitted, work / f"{emitted.folder.name}_netlist")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.testbench.job import Job
 from sterna.hw.testbench.scoreboard import Checks, Scoreboard
-from sterna.hw.units.spec import UnitSpec
 from sterna.model.checks import one_of
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison
@@ -24,7 +23,7 @@ from sterna.sim.bench.runner import Simulator, check_simulator, run_on, work_fol
 from sterna.sim.bench.waves import check_waves, with_views
 from sterna.sim.core.reference import record_activations
 
-__all__ = ["PhaseReport", "SimulationReport", "check_request", "simulate"]
+__all__ = ["PhaseReport", "SimulationReport", "simulate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +91,7 @@ def simulate(
     model: QuantizedModel, unit: str, tokens: np.ndarray, *,
     simulator: Simulator | str = Simulator.VERILATOR, waves: Path | None = None,
     work: Path | None = None, seed: int = 1, emitted: EmittedUnit | None = None,
+    prepare: Callable[[EmittedUnit, Path], EmittedUnit] = lambda emitted, work: emitted,
     progress: Callable[[str], None] = lambda message: None, **sizes: Any,
 ) -> SimulationReport:
     """Run emitted Verilog on real weights and activations.
@@ -120,6 +120,8 @@ def simulate(
     emitted
         A folder emitted before, to simulate instead of a fresh one. It has its sizes already:
         none go with it.
+    prepare
+        Makes of the emitted folder, and a folder for its work, the one that is simulated.
     progress
         Called with a line of text before each step.
     sizes
@@ -134,9 +136,13 @@ def simulate(
         If the simulator is not installed; if the simulation does not compile, fails or hangs.
     """
     simulator = one_of("simulator", simulator, Simulator)
-    spec, tokens = check_request(
-        model, unit, tokens, simulator=simulator, waves=waves, work=work, sizes=sizes)
-    assert spec.stimulus is not None
+    spec = unit_named(unit)
+    if spec.stimulus is None:
+        raise ValueError("the core is simulated by sterna.sim.core.simulate.simulate_core")
+    spec.check_sizes(sizes)
+    tokens = token_array(tokens, ["length"], model.config.vocab)
+    check_waves(waves, simulator)
+    check_simulator(simulator, work)
     if emitted is not None:
         spec.check_emitted(emitted, sizes)
     started = time.monotonic()
@@ -144,6 +150,7 @@ def simulate(
         if emitted is None:
             progress("emit the Verilog")
             emitted = emit_verilog(model, unit, folder / unit, **sizes)
+        emitted = prepare(emitted, folder)
         progress(f"compute {tokens.size} tokens with the reference and onnxruntime")
         tensors = spec.stimulus.tensors(model)
         acts = record_activations(model, tokens, tensors)
@@ -163,18 +170,3 @@ def simulate(
     return SimulationReport(
         unit, simulator, int(tokens.size), seed, acts.agreement if tensors else None, phases,
         time.monotonic() - started)
-
-
-def check_request(
-    model: QuantizedModel, unit: str, tokens: object, *, simulator: Simulator, waves: Path | None,
-    work: Path | None, sizes: Mapping[str, Any],
-) -> tuple[UnitSpec, np.ndarray]:
-    """The unit that :func:`simulate` is asked for, and its tokens as an array."""
-    spec = unit_named(unit)
-    if spec.stimulus is None:
-        raise ValueError("the core is simulated by sterna.sim.core.simulate.simulate_core")
-    spec.check_sizes(sizes)
-    array = token_array(tokens, ["length"], model.config.vocab)
-    check_waves(waves, simulator)
-    check_simulator(simulator, work)
-    return spec, array

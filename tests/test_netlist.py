@@ -74,7 +74,7 @@ def test_the_netlist_of_a_core_agrees_in_every_tensor_and_cycle(profile: str) ->
     (["--unit", "core", "--simulator", "icarus"], "Icarus Verilog is not installed"),
 ])
 def test_a_netlist_is_refused_before_it_is_synthesised(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr(netlist_module, "emit_verilog", None)
+    monkeypatch.setattr(netlist_module, "synthesize_unit", None)
     monkeypatch.setattr("sterna.sim.bench.runner.shutil.which", lambda name: None)
     assert main(["simulate", "tiny", "--netlist", *arguments]) == 2
     assert message in capsys.readouterr().err
@@ -88,7 +88,7 @@ def test_a_netlist_is_refused_before_it_is_synthesised(arguments, message, capsy
 def test_what_a_netlist_cannot_run_is_refused_before_it_is_synthesised(
     prompts, options, message, monkeypatch,
 ):
-    monkeypatch.setattr(netlist_module, "emit_verilog", None)
+    monkeypatch.setattr(netlist_module, "synthesize_unit", None)
     with pytest.raises(ValueError, match=message):
         simulate_core_netlist(small("C12"), prompts, 2, **options)
 

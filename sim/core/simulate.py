@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from sterna.sim.core.scoreboard import (
 )
 from sterna.sim.core.stimulus import CorePhase, CoreStimulus
 
-__all__ = ["CoreReport", "check_core_request", "run_core_phases", "simulate_core"]
+__all__ = ["CoreReport", "run_core_phases", "simulate_core"]
 
 
 def run_core_phases(
@@ -142,6 +142,7 @@ def simulate_core(
     engine: Engine | str = Engine.COCOTB, simulator: Simulator | str = Simulator.VERILATOR,
     waves: Path | None = None, work: Path | None = None, seed: int = 1,
     emitted: EmittedUnit | None = None,
+    prepare: Callable[[EmittedUnit, Path], EmittedUnit] = lambda emitted, work: emitted,
     progress: Callable[[str], None] = lambda message: None,
     on_tokens: Callable[[int, list[int]], None] = lambda sequence, tokens: None,
     **sizes: Any,
@@ -165,7 +166,7 @@ def simulate_core(
         ``seed + i``. The pauses of the bench are drawn from ``seed``, too.
     engine, simulator
         What to run it in; the C++ engine always uses Verilator.
-    waves, work
+    waves, work, prepare
         As for :func:`sterna.sim.simulate.simulate`.
     emitted
         A core emitted before, to simulate instead of a fresh one; for cocotb with trace. It
@@ -187,9 +188,14 @@ def simulate_core(
     """
     engine = one_of("engine", engine, Engine)
     simulator = one_of("simulator", simulator, Simulator)
-    requests = check_core_request(
-        model, prompts, tokens, temperature=temperature, engine=engine, simulator=simulator,
-        waves=waves, work=work, seed=seed, sizes=sizes)
+    requests = _requests(model, prompts, tokens, temperature, seed)
+    for size, follows in (("sequences", "prompts"), ("trace", "engine")):
+        if size in sizes:
+            raise ValueError(f"{size} is no size to give here: it follows from the {follows}")
+    if engine is Engine.CPP and simulator is not Simulator.VERILATOR:
+        raise ValueError(f"the engine cpp runs in verilator, not in {simulator.value}")
+    check_waves(waves, simulator)
+    check_simulator(simulator, work)
     if emitted is not None:
         CORE.check_emitted(emitted, sizes)
         if emitted.params.sequences != len(requests):
@@ -202,6 +208,7 @@ def simulate_core(
             emitted = emit_verilog(
                 model, CORE.name, folder / CORE.name, sequences=len(prompts),
                 trace=engine is Engine.COCOTB, **sizes)
+        emitted = prepare(emitted, folder)
         if engine is Engine.COCOTB:
             phases = run_core_phases(
                 model, emitted, _phases(requests), simulator=simulator, work=folder, seed=seed,
@@ -215,30 +222,22 @@ def simulate_core(
         _cycles_per_token(phases[0]), time.monotonic() - started)
 
 
-def check_core_request(
-    model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, *,
-    temperature: float, engine: Engine, simulator: Simulator, waves: Path | None, work: Path | None,
-    seed: int, sizes: Mapping[str, Any],
+def _requests(
+    model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, temperature: float,
+    seed: int,
 ) -> tuple[Request, ...]:
-    """The requests that :func:`simulate_core` is asked to run, a sequence each."""
+    """A request for each sequence."""
     tokens = whole_number("tokens", tokens, 1, (1 << LIMIT_BITS) - 1)
     seed = whole_number("seed", seed, 1)
     if not 1 <= len(prompts) <= MAX_SEQUENCES:
         raise ValueError(
             f"give one prompt for each sequence, 1 to {MAX_SEQUENCES}, got {len(prompts)}")
-    for size, follows in (("sequences", "prompts"), ("trace", "engine")):
-        if size in sizes:
-            raise ValueError(f"{size} is no size to give here: it follows from the {follows}")
-    if engine is Engine.CPP and simulator is not Simulator.VERILATOR:
-        raise ValueError(f"the engine cpp runs in verilator, not in {simulator.value}")
     requests = tuple(
         Request(tuple(whole_number("a token of a prompt", token, 0) for token in prompt),
                 tokens, temperature, seed + sequence)
         for sequence, prompt in enumerate(prompts))
     for request in requests:
         request.check_vocab(model.config.vocab)
-    check_waves(waves, simulator)
-    check_simulator(simulator, work)
     return requests
 
 

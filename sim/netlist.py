@@ -25,8 +25,8 @@ from sterna.sim.bench.runner import Engine
 from sterna.sim.core.simulate import CoreReport, simulate_core
 from sterna.sim.simulate import SimulationReport, simulate
 
-__all__ = [
-    "netlist_of", "simulate_core_netlist", "simulate_netlist", "synthesize_unit"]
+__all__ = ["netlist_of", "simulate_core_netlist", "simulate_netlist", "synthesize_unit"]
+
 
 def synthesize_unit(emitted: EmittedUnit) -> dict[str, Any]:
     """Synthesise an emitted unit for ECP5 and return the netlist, as Yosys' JSON has it."""

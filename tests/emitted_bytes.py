@@ -177,10 +177,12 @@ def differences(case: str, recorded: dict[str, dict[str, str]]) -> Iterator[str]
 def main() -> int:
     """Compare, or with ``--write`` record; return 1 if a file differs."""
     parser = argparse.ArgumentParser(description="Checksums of all that Sterna writes.")
-    parser.add_argument("cases", metavar="CASE", nargs="*", choices=cases())
+    parser.add_argument("cases", metavar="CASE", nargs="*")
     parser.add_argument("--write", action="store_true", help="record what is written now")
     arguments = parser.parse_args()
     chosen = arguments.cases or cases()
+    if strangers := set(chosen).difference(cases()):
+        parser.error(f"there is no case {strangers.pop()!r}; there are: {', '.join(cases())}")
     recorded = json.loads(RECORDED.read_text())
     if arguments.write:
         recorded.update({case: checksums(case) for case in chosen})

@@ -71,7 +71,8 @@ def modules_of(text: str) -> Iterator[RtlilModule]:
             if word == "wire" and ("input" in options or "output" in options):
                 module.ports.append(name)
         elif word == "cell":
-            cell = RtlilCell(*rest.split())
+            kind, name = rest.split()
+            cell = RtlilCell(kind, name)
             module.cells.append(cell)
             if cell.name[0] == "\\":
                 module.names.append(cell.name)

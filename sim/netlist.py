@@ -10,35 +10,22 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.core_product import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.flow.netlist import absorb_registers, model_files, netlist_verilog
 from sterna.hw.flow.synthesis import Family, synthesize
-from sterna.model.checks import one_of
 from sterna.model.folder import check_replaceable, write_folder
 from sterna.model.quantized import QuantizedModel
-from sterna.sim.bench.runner import Engine, Simulator, work_folder
-from sterna.sim.core.simulate import CoreReport, check_core_request, simulate_core
-from sterna.sim.simulate import SimulationReport, check_request, simulate
+from sterna.sim.bench.runner import Engine
+from sterna.sim.core.simulate import CoreReport, simulate_core
+from sterna.sim.simulate import SimulationReport, simulate
 
-__all__ = [
-    "FLOW_PASSES", "NetlistPass", "netlist_of", "simulate_core_netlist", "simulate_netlist",
-    "synthesize_unit"]
-
-NetlistPass = Callable[[dict[str, Any], str], object]
-"""Changes a netlist, given with the name of its module, in place."""
-
-FLOW_PASSES: tuple[NetlistPass, ...] = (absorb_registers,)
-"""What ``sterna synth`` does to the cells of a netlist before it is placed.
-
-It also opens the ends of carry chains (``free_carry_ends``), which is not simulated.
-"""
+__all__ = ["netlist_of", "simulate_core_netlist", "simulate_netlist", "synthesize_unit"]
 
 
 def synthesize_unit(emitted: EmittedUnit) -> dict[str, Any]:
@@ -49,18 +36,16 @@ def synthesize_unit(emitted: EmittedUnit) -> dict[str, Any]:
         return json.loads(path.read_text(encoding="utf-8"))
 
 
-def netlist_of(
-    emitted: EmittedUnit, folder: Path, *, passes: Sequence[NetlistPass] = FLOW_PASSES,
-) -> EmittedUnit:
+def netlist_of(emitted: EmittedUnit, folder: Path) -> EmittedUnit:
     """Return a unit like an emitted one, whose Verilog is the netlist made of it.
 
-    ``folder`` is where to write; one that Sterna wrote is replaced. ``passes`` are what to do to
-    the netlist, one after the other. NetlistError if it has a cell that is not modelled.
+    Its registers are absorbed as ``sterna synth`` does before placement, which also opens the ends
+    of carry chains (``free_carry_ends``): that is not simulated. ``folder`` is where to write; one
+    that Sterna wrote is replaced. NetlistError if the netlist has a cell that is not modelled.
     """
     check_replaceable(folder)
     netlist = synthesize_unit(emitted)
-    for each in passes:
-        each(netlist, emitted.module)
+    absorb_registers(netlist, emitted.module)
     texts = {**model_files(), f"{emitted.module}.v": netlist_verilog(netlist, emitted.module)}
     for path in emitted.folder.glob("*.hex"):       # memory images that the bench reads
         texts[path.name] = path.read_text(encoding="utf-8")
@@ -71,60 +56,35 @@ def netlist_of(
 
 def simulate_netlist(
     model: QuantizedModel, unit: str, tokens: np.ndarray, *,
-    passes: Sequence[NetlistPass] = FLOW_PASSES,
-    simulator: Simulator | str = Simulator.VERILATOR, waves: Path | None = None,
-    work: Path | None = None, seed: int = 1,
-    progress: Callable[[str], None] = lambda message: None, **sizes: Any,
+    progress: Callable[[str], None] = lambda message: None, **options: Any,
 ) -> SimulationReport:
     """Run the netlist of a unit on real weights and activations, and compare every output.
 
-    ``passes`` is what is done to the netlist, by default what is done before it is placed. The
-    other arguments are those of :func:`sterna.sim.simulate.simulate`, and so are the errors, those
-    about arguments before anything is synthesised; also those of :func:`netlist_of`.
+    Arguments and errors are those of :func:`sterna.sim.simulate.simulate`, errors about arguments
+    before anything is synthesised; also the errors of :func:`netlist_of`.
     """
-    simulator = one_of("simulator", simulator, Simulator)
-    check_request(
-        model, unit, tokens, simulator=simulator, waves=waves, work=work, sizes=sizes)
-    with work_folder(work) as folder:
-        made = _made(model, unit, folder, passes, progress, **sizes)
-        return simulate(
-            model, unit, tokens, simulator=simulator, waves=waves, work=folder, seed=seed,
-            emitted=made, progress=progress)
+    return simulate(
+        model, unit, tokens, prepare=partial(_prepare, progress), progress=progress, **options)
 
 
 def simulate_core_netlist(
     model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, *,
-    temperature: float = 0.0, passes: Sequence[NetlistPass] = FLOW_PASSES,
-    simulator: Simulator | str = Simulator.VERILATOR, waves: Path | None = None,
-    work: Path | None = None, seed: int = 1,
-    progress: Callable[[str], None] = lambda message: None, **sizes: Any,
+    progress: Callable[[str], None] = lambda message: None, **options: Any,
 ) -> CoreReport:
     """Run the netlist of a core: every tensor and every cycle of its text is compared.
 
     For small cores: d 16 and dff 24 on 2 x 8 take a minute of one CPU, synthesis included.
 
     Arguments and errors are those of :func:`sterna.sim.core.simulate.simulate_core` with cocotb,
-    ``passes`` and further errors those of :func:`simulate_netlist`.
+    further errors those of :func:`simulate_netlist`.
     """
-    simulator = one_of("simulator", simulator, Simulator)
-    check_core_request(
-        model, prompts, tokens, temperature=temperature, engine=Engine.COCOTB,
-        simulator=simulator, waves=waves, work=work, seed=seed, sizes=sizes)
-    with work_folder(work) as folder:
-        made = _made(model, CORE.name, folder, passes, progress,
-                     sequences=len(prompts), trace=True, **sizes)
-        return simulate_core(
-            model, prompts, tokens, temperature=temperature, simulator=simulator,
-            waves=waves, work=folder, seed=seed, emitted=made, progress=progress)
+    return simulate_core(
+        model, prompts, tokens, engine=Engine.COCOTB, prepare=partial(_prepare, progress),
+        progress=progress, **options)
 
 
-def _made(
-    model: QuantizedModel, unit: str, work: Path, passes: Sequence[NetlistPass],
-    progress: Callable[[str], None], **sizes: Any,
+def _prepare(
+    progress: Callable[[str], None], emitted: EmittedUnit, work: Path,
 ) -> EmittedUnit:
-    folder = work / f"{unit}_netlist"
-    check_replaceable(folder)
-    progress("emit the Verilog")
-    emitted = emit_verilog(model, unit, work / unit, **sizes)
     progress("synthesise the netlist")
-    return netlist_of(emitted, folder, passes=passes)
+    return netlist_of(emitted, work / f"{emitted.folder.name}_netlist")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,14 @@ from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.testbench.job import Job
 from sterna.hw.testbench.scoreboard import Checks, check_phase
-from sterna.hw.units.spec import UnitSpec
 from sterna.model.checks import one_of
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.compare import Comparison, Difference
+from sterna.model.quantized.compare import Comparison
 from sterna.sim.bench.runner import Simulator, check_simulator, run_on, work_folder
-from sterna.sim.bench.waves import check_waves, wave_groups, with_views
+from sterna.sim.bench.waves import check_waves, with_views
 from sterna.sim.core.reference import record_activations
 
-__all__ = ["PhaseReport", "SimulationReport", "check_request", "simulate"]
+__all__ = ["PhaseReport", "SimulationReport", "simulate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +65,6 @@ class SimulationReport:
         return self.agreement.passed and self.checks.passed
 
     @property
-    def first(self) -> Difference | None:
-        """The first difference: between the oracles, else in the first phase with one."""
-        phases = (phase.checks.first for phase in self.phases if phase.checks.first)
-        between = self.agreement.first if self.agreement else None
-        return between or next(phases, None)
-
-    @property
     def failure(self) -> str | None:
         """The first difference in words: where it was found, and what it is."""
         if self.agreement and self.agreement.first:
@@ -99,6 +91,7 @@ def simulate(
     model: QuantizedModel, unit: str, tokens: np.ndarray, *,
     simulator: Simulator | str = Simulator.VERILATOR, waves: Path | None = None,
     work: Path | None = None, seed: int = 1, emitted: EmittedUnit | None = None,
+    prepare: Callable[[EmittedUnit, Path], EmittedUnit] = lambda emitted, work: emitted,
     progress: Callable[[str], None] = lambda message: None, **sizes: Any,
 ) -> SimulationReport:
     """Run emitted Verilog on real weights and activations.
@@ -127,6 +120,8 @@ def simulate(
     emitted
         A folder emitted before, to simulate instead of a fresh one. It has its sizes already:
         none go with it.
+    prepare
+        Makes of the emitted folder, and a folder for its work, the one that is simulated.
     progress
         Called with a line of text before each step.
     sizes
@@ -141,19 +136,21 @@ def simulate(
         If the simulator is not installed; if the simulation does not compile, fails or hangs.
     """
     simulator = one_of("simulator", simulator, Simulator)
-    spec, tokens = check_request(
-        model, unit, tokens, simulator=simulator, waves=waves, work=work, sizes=sizes)
-    assert spec.stimulus is not None
-    if emitted is not None and emitted.module != spec.module:
-        raise ValueError(f"emitted must be a {unit} folder, got one of {emitted.module}")
-    if emitted is not None and sizes:
-        raise ValueError(
-            f"{', '.join(sizes)} cannot be given with emitted: that folder has its sizes")
+    spec = unit_named(unit)
+    if spec.stimulus is None:
+        raise ValueError("the core is simulated by sterna.sim.core.simulate.simulate_core")
+    spec.check_sizes(sizes)
+    tokens = token_array(tokens, ["length"], model.config.vocab)
+    check_waves(waves, simulator)
+    check_simulator(simulator, work)
+    if emitted is not None:
+        spec.check_emitted(emitted, sizes)
     started = time.monotonic()
     with work_folder(work) as folder:
         if emitted is None:
             progress("emit the Verilog")
             emitted = emit_verilog(model, unit, folder / unit, **sizes)
+        emitted = prepare(emitted, folder)
         progress(f"compute {tokens.size} tokens with the reference and onnxruntime")
         tensors = spec.stimulus.tensors(model)
         acts = record_activations(model, tokens, tensors)
@@ -162,7 +159,7 @@ def simulate(
         ports = UnitPorts.of(emitted.manifest)
         job = Job(ports.inputs, ports.outputs, seed, [each.phase for each in scored],
                   levels=ports.levels)
-        with with_views(waves, emitted.module, wave_groups(emitted) if waves else {}):
+        with with_views(waves, emitted.manifest, emitted.sources):
             results = run_on(
                 simulator, emitted.sources, emitted.module, job,
                 folder / f"{unit}_{simulator.value}", waves=waves)
@@ -173,18 +170,3 @@ def simulate(
     return SimulationReport(
         unit, simulator, int(tokens.size), seed, acts.agreement if tensors else None, phases,
         time.monotonic() - started)
-
-
-def check_request(
-    model: QuantizedModel, unit: str, tokens: object, *, simulator: Simulator, waves: Path | None,
-    work: Path | None, sizes: Mapping[str, Any],
-) -> tuple[UnitSpec, np.ndarray]:
-    """The unit that :func:`simulate` is asked for, and its tokens as an array."""
-    spec = unit_named(unit)
-    if spec.stimulus is None:
-        raise ValueError("the core is simulated by sterna.sim.core.simulate.simulate_core")
-    spec.check_sizes(sizes)
-    array = token_array(tokens, ["length"], model.config.vocab)
-    check_waves(waves, simulator)
-    check_simulator(simulator, work)
-    return spec, array

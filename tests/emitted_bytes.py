@@ -9,6 +9,7 @@ differs, and with ``--write`` takes the new checksums::
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import hashlib
 import io
@@ -173,19 +174,19 @@ def differences(case: str, recorded: dict[str, dict[str, str]]) -> Iterator[str]
             yield f"{case}: {name} {what}"
 
 
-def main(arguments: list[str]) -> int:
-    """Compare, or with ``--write`` record; 1 if a file differs, 2 if there is no such case."""
-    write = "--write" in arguments
-    known = cases()
-    chosen = [each for each in arguments if each != "--write"] or known
-    strangers = [each for each in chosen if each not in known]
-    if strangers:
-        print(f"there is no case {strangers[0]!r}; there are: {', '.join(known)}", file=sys.stderr)
-        return 2
-    recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
-    if write:
+def main() -> int:
+    """Compare, or with ``--write`` record; return 1 if a file differs."""
+    parser = argparse.ArgumentParser(description="Checksums of all that Sterna writes.")
+    parser.add_argument("cases", metavar="CASE", nargs="*")
+    parser.add_argument("--write", action="store_true", help="record what is written now")
+    arguments = parser.parse_args()
+    chosen = arguments.cases or cases()
+    if strangers := set(chosen).difference(cases()):
+        parser.error(f"there is no case {strangers.pop()!r}; there are: {', '.join(cases())}")
+    recorded = json.loads(RECORDED.read_text())
+    if arguments.write:
         recorded.update({case: checksums(case) for case in chosen})
-        recorded = {case: recorded[case] for case in known if case in recorded}
+        recorded = {case: recorded[case] for case in cases() if case in recorded}
         RECORDED.write_text(json.dumps(recorded, indent=1) + "\n")
         return 0
     found = [line for case in chosen for line in differences(case, recorded)]
@@ -194,4 +195,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

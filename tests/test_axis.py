@@ -17,8 +17,6 @@ from conftest import sizes_of
 
 from sterna.hw import catalog
 from sterna.hw.catalog import UNITS, emit_verilog
-from sterna.hw.emit.axis import AxisStream, axis_text
-from sterna.hw.emit.documents import Port
 from sterna.hw.emit.payloads import FieldBits, Fields, UnitPorts, pack_words, read_field
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.testbench.scoreboard import ScoredPhase, check_phase
@@ -79,17 +77,6 @@ def test_without_the_option_nothing_changes(model, tmp_path):
     assert {path.name for path in wrapped.folder.iterdir()} - {
         path.name for path in plain.folder.iterdir()} == {"glu_unit_axis.v"}
     assert plain.verilog_path.read_bytes() == wrapped.verilog_path.read_bytes()
-
-
-def test_a_stream_without_ready_is_always_taken():
-    field = FieldBits("x", 0, 4, (), 5, False)
-    text = axis_text("m", [Port("a__payload", "input", 5), Port("a__valid", "input", 1)],
-                     [AxisStream("a", True, (field,), False)])
-    assert "assign s_axis_a_tready = aresetn;" in text
-    text = axis_text("m", [Port("a__payload", "output", 5), Port("a__valid", "output", 1)],
-                     [AxisStream("a", False, (field,), False)])
-    assert "assign m_axis_a_tdata = {3'd0, a__payload[4:0]};" in text
-    assert "tready" not in text
 
 
 def axis_fields(stream: dict) -> Fields:

@@ -17,16 +17,14 @@ from sterna.sim.bench.runner import Simulator, run_on
 QUICK = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR
 
 TWO_WAYS = """
-module two_ways(input clk, input rst, input [7:0] add, input clear,
+module two_ways(input clk, input rst, input [7:0] add,
     input [7:0] a__payload, input a__valid, output a__ready,
     input [7:0] b__payload, input b__valid, output b__ready,
     output [7:0] c__payload, output c__valid, input c__ready,
     output [7:0] d__payload, output d__valid, input d__ready);
-  // a goes to c with add added; b goes to d with the number of clears.
-  reg [7:0] clears = 0;
+  // a goes to c with add added; b goes to d.
   assign c__payload = a__payload + add, c__valid = a__valid, a__ready = c__ready;
-  assign d__payload = b__payload + clears, d__valid = b__valid, b__ready = d__ready;
-  always @(posedge clk) clears <= rst ? 8'd0 : clears + {7'd0, clear};
+  assign d__payload = b__payload, d__valid = b__valid, b__ready = d__ready;
 endmodule
 """
 
@@ -34,27 +32,26 @@ endmodule
 def run_two_ways(tmp_path: Path, phases: list[Phase], **options: int) -> list[PhaseResult]:
     source = tmp_path / "two_ways.v"
     source.write_text(TWO_WAYS)
-    job = Job(["a", "b"], ["c", "d"], 1, phases, levels=["add", "clear"], **options)
+    job = Job(["a", "b"], ["c", "d"], 1, phases, levels=["add"], **options)
     return run_on(QUICK, [source], "two_ways", job, tmp_path / "work")
 
 
-def test_streams_levels_and_pulses_of_a_phase(tmp_path: Path) -> None:
+def test_streams_and_levels_of_a_phase(tmp_path: Path) -> None:
     a, b = list(range(20)), list(range(100, 130))
     plain, levelled, kept, slow, cut, fresh = run_two_ways(tmp_path, [
         Phase("plain", {"a": a, "b": b}, {"c": 20, "d": 30}, random_pauses=False),
-        Phase("levelled", {"a": a, "b": b}, {"c": 20, "d": 30}, levels={"add": 7},
-              pulse=["clear"]),
-        Phase("one only, levels stay", {"b": b}, {"d": 30}, pulse=["clear"]),
+        Phase("levelled", {"a": a, "b": b}, {"c": 20, "d": 30}, levels={"add": 7}),
+        Phase("one only, levels stay", {"b": b}, {"d": 30}),
         Phase("slow", {"a": a, "b": b}, {"c": 20, "d": 30}, random_pauses=False,
               pauses={"c": Pause(0.9, 30)}),
         Phase("cut", {"a": a[:3]}, {}, random_pauses=False, cut_after=5),
         Phase("fresh", {"a": [1], "b": [1]}, {"c": 1, "d": 1}, reset=True, levels={"add": 0}),
     ])
     assert plain == PhaseResult({"c": a, "d": b}, 30, {"c": a, "d": list(range(30))})
-    assert levelled.outputs == {"c": [each + 7 for each in a], "d": [each + 1 for each in b]}
+    assert levelled.outputs == {"c": [each + 7 for each in a], "d": b}
     assert levelled.cycles > 30
-    assert kept.outputs == {"c": [], "d": [each + 2 for each in b]}
-    assert slow.outputs == {"c": [each + 7 for each in a], "d": [each + 2 for each in b]}
+    assert kept.outputs == {"c": [], "d": b}
+    assert slow.outputs == {"c": [each + 7 for each in a], "d": b}
     assert slow.taken_at["d"] == list(range(30))       # only c pauses
     assert slow.cycles > 20 * 0.9 * 30
     assert cut.cycles == 3 + 5
@@ -79,7 +76,6 @@ def test_what_should_not_happen_names_the_stream(tmp_path, phase, message):
     (Phase("p", {}, {"a": 1}), "no output stream called 'a', only"),
     (Phase("p", {}, {}, pauses={"e": Pause(0.5)}), "no stream called 'e', only"),
     (Phase("p", {}, {}, levels={"a": 1}), "no plain input called 'a', only"),
-    (Phase("p", {}, {}, pulse=["e"]), "no plain input called 'e', only"),
 ])
 def test_a_phase_with_unknown_names_is_refused(phase, message):
     with pytest.raises(ValueError, match=message):

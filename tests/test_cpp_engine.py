@@ -28,7 +28,7 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
 from sterna.sim.core import simulate as simulate_module
-from sterna.sim.core.cpp_engine import CoreProgress, CoreRun, CppCore
+from sterna.sim.core.cpp_engine import CoreRun, CppCore
 from sterna.sim.core.reference import Answer, answer
 from sterna.sim.core.simulate import simulate_core
 
@@ -48,11 +48,13 @@ SHAPES: dict[str, tuple[NumericProfile, dict[str, int]]] = {
               "logits": False}),
 }
 
-# Sampled after greedy, a prompt that goes on, logits only, and a fresh sequence again.
+# Sampled after greedy, a prompt that goes on, logits only, a fresh sequence again, and tokens
+# written in the middle of a prompt.
 REQUESTS = (
     (Request((3, 0, 19), 5), Request((7,), 4, temperature=1.5, start=False),
      Request((1, 2, 3, 4), predict=(True,) * 4, start=False),
-     Request((19, 5), 3, 0.5, seed=2**32 - 1)),
+     Request((19, 5), 3, 0.5, seed=2**32 - 1),
+     Request((3, 7, 5, 2), 3, predict=(False, True, False, True), start=False)),
     (Request((11,), 9, temperature=2.0, seed=77), Request((4, 4), 2, start=False)),
 )
 
@@ -112,11 +114,20 @@ def single(cores: Callable[[str], Built]) -> Built:
     return cores("one sequence")
 
 
+def ran_from_prompt(reply: Answer) -> np.ndarray:
+    """Of each token that ran, whether it was given; of what is written, all but the last runs."""
+    given = np.ones(len(reply.run), dtype=bool)
+    for each in reply.generations:
+        given[each.first:each.first + len(each.tokens) - 1] = False
+    return given
+
+
 def check(built: Built, run: CoreRun, expected: list[list[Answer]]) -> None:
     """Tokens, ends of generations, logits, and the state at the end."""
     for sequence, replies in enumerate(expected):
-        assert list(run.generations(sequence)) == [
-            generation.tokens for reply in replies for generation in reply.generations]
+        written = np.split(run.tokens[sequence], np.flatnonzero(run.lasts[sequence]) + 1)
+        assert [each.tolist() for each in written] == [
+            *(generation.tokens for reply in replies for generation in reply.generations), []]
         if built.core.params.logits:
             logits = np.concatenate([reply.logits for reply in replies])
             assert np.array_equal(run.logits[sequence], logits)
@@ -135,8 +146,7 @@ def test_everything_equals_the_reference_and_the_cycle_model(built):
         tokens = [token for token in times if token.sequence == sequence]
         assert run.token_cycles[sequence].tolist() == [
             token.done + 1 for token in tokens if token.generates]
-        from_prompt = np.concatenate([
-            np.arange(len(reply.run)) < len(reply.request.prompt) for reply in replies])
+        from_prompt = np.concatenate([ran_from_prompt(reply) for reply in replies])
         idle = np.array([0, *(token.done + 1 for token in tokens[:-1])])
         assert np.array_equal(run.prompt_cycles[sequence], idle[from_prompt])
         if built.core.params.logits:
@@ -156,21 +166,20 @@ def test_a_stop_token_ends_a_generation_early(single):
 
 
 @pytest.mark.slow
-def test_progress_shows_every_token_once_and_an_interrupt_leaves_a_core_that_works(
+def test_every_token_is_shown_once_and_an_interrupt_leaves_a_core_that_works(
     single, monkeypatch,
 ):
     monkeypatch.setattr("sterna.sim.core.cpp_engine.CHUNK", 500)
-    shown: list[CoreProgress] = []
-    run = single.core.run(single.requests, progress=shown.append)
-    assert [token for report in shown for token in report.tokens[0]] == run.tokens[0].tolist()
-    assert [report.cycle for report in shown[:3]] == [500, 1000, 1500]
-    assert shown[-1].taken == sum(len(request.prompt) for request in single.requests[0])
+    shown: list[list[int]] = []
+    run = single.core.run(single.requests, on_tokens=lambda _, tokens: shown.append(tokens))
+    assert [token for tokens in shown for token in tokens] == run.tokens[0].tolist()
+    assert len(shown) > 3
 
-    def interrupt(_: CoreProgress) -> None:
+    def interrupt(sequence: int, tokens: list[int]) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        single.core.run(single.requests, progress=interrupt)
+        single.core.run(single.requests, on_tokens=interrupt)
     check(single, single.core.run(single.requests), single.answers)
 
 
@@ -276,17 +285,6 @@ def test_verilog_that_does_not_compile_is_an_error_with_a_log(tmp_path):
     assert {path.name for path in (tmp_path / "work").iterdir()} == {"cpp_build.log"}
     with pytest.raises(ValueError, match="path with a space"):
         CppCore([source], "core", small_image(), tmp_path / "a b")
-
-
-@pytest.mark.slow
-def test_a_prediction_in_the_middle_of_a_prompt_generates_there(single):
-    params = single.core.params
-    request = Request((3, 7, 5, 2), tokens=3, predict=(False, True, False, True))
-    run = single.core.run([[request]])
-    expected = answers(single.model, ((request,),))
-    check(single, run, expected)
-    times = CycleModel(params).run([[request]])
-    assert run.token_cycles[0].tolist() == [token.done + 1 for token in times if token.generates]
 
 
 @pytest.mark.long

@@ -18,12 +18,6 @@ def test_every_case_is_recorded() -> None:
     assert list(RECORDED) == emitted_bytes.cases()
 
 
-def test_a_case_that_there_is_not_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["board nexus"], ["--write", "board nexus"]):
-        assert emitted_bytes.main(arguments) == 2
-        assert "there is no case 'board nexus'; there are: verilog" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("case", emitted_bytes.cases())
 def test_files_are_as_recorded(case: str) -> None:
     assert list(emitted_bytes.differences(case, RECORDED)) == []

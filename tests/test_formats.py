@@ -173,11 +173,6 @@ def test_gradients_pass_rounding_and_stop_where_a_format_ends():
     assert values.grad.tolist() == [0.0, 1.0, 1.0, 0.0]
 
 
-def test_fine_profiles_are_limits_alone():
-    assert type(numerics_for(S16)) is Limits
-    assert type(numerics_for(C12)) is Formats
-
-
 def test_a_model_saturates_where_its_profile_does():
     tokens = torch.arange(40).reshape(4, 10)
     for profile in (S16, NARROW):
@@ -198,9 +193,10 @@ def test_a_model_saturates_where_its_profile_does():
         assert bool(logits.isfinite().all())
 
 
-def test_models_in_float_have_no_limits():
-    config = dataclasses.replace(CONFIG, weights="float")
-    for each in LanguageModel(config).modules():
+def test_fine_profiles_are_limits_alone_and_models_in_float_have_none():
+    assert type(numerics_for(S16)) is Limits
+    assert type(numerics_for(C12)) is Formats
+    for each in LanguageModel(dataclasses.replace(CONFIG, weights="float")).modules():
         assert type(getattr(each, "numerics", Numerics())) is Numerics
 
 

@@ -21,7 +21,12 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.synthetic import random_model
 from sterna.sim import netlist as netlist_module
 from sterna.sim.bench.runner import Simulator
-from sterna.sim.netlist import netlist_of, simulate_core_netlist, simulate_netlist
+from sterna.sim.netlist import (
+    netlist_of,
+    simulate_core_netlist,
+    simulate_netlist,
+    synthesize_unit,
+)
 from sterna.sim.simulate import simulate
 
 SIZES = {"rows": 2, "cols": 8, "lanes": 2}
@@ -69,7 +74,7 @@ def test_the_netlist_of_a_core_agrees_in_every_tensor_and_cycle(profile: str) ->
     (["--unit", "core", "--simulator", "icarus"], "Icarus Verilog is not installed"),
 ])
 def test_a_netlist_is_refused_before_it_is_synthesised(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr(netlist_module, "emit_verilog", None)
+    monkeypatch.setattr(netlist_module, "synthesize_unit", None)
     monkeypatch.setattr("sterna.sim.bench.runner.shutil.which", lambda name: None)
     assert main(["simulate", "tiny", "--netlist", *arguments]) == 2
     assert message in capsys.readouterr().err
@@ -83,7 +88,7 @@ def test_a_netlist_is_refused_before_it_is_synthesised(arguments, message, capsy
 def test_what_a_netlist_cannot_run_is_refused_before_it_is_synthesised(
     prompts, options, message, monkeypatch,
 ):
-    monkeypatch.setattr(netlist_module, "emit_verilog", None)
+    monkeypatch.setattr(netlist_module, "synthesize_unit", None)
     with pytest.raises(ValueError, match=message):
         simulate_core_netlist(small("C12"), prompts, 2, **options)
 
@@ -152,10 +157,13 @@ def wrong_memory(netlist: dict[str, Any], top: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("unit", "fault"), [("mac", wrong_table), ("norm", wrong_memory)])
-def test_one_wrong_bit_in_a_netlist_is_caught(unit: str, fault: Any, tmp_path: Path) -> None:
+def test_one_wrong_bit_in_a_netlist_is_caught(unit: str, fault: Any, tmp_path, monkeypatch):
     model = small("C12")
     emitted = emit_verilog(model, unit, tmp_path / unit, **sizes_of(unit, **SIZES, trace=True))
-    wrong = netlist_of(emitted, tmp_path / "wrong", passes=(fault,))
+    netlist = synthesize_unit(emitted)
+    fault(netlist, emitted.module)
+    monkeypatch.setattr(netlist_module, "synthesize_unit", lambda _: netlist)
+    wrong = netlist_of(emitted, tmp_path / "wrong")
     report = simulate(model, unit, TOKENS, simulator=QUICK, emitted=wrong, work=tmp_path)
     assert not report.passed
     assert report.failure is not None

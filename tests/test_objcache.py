@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,29 +26,23 @@ echo "object of $(cat "$last") number $(wc -l < "$RUNS")" > "$2"
 """
 
 
-@dataclass
 class Bench:
     """A compiler that counts its runs, and Verilator's folder of two files."""
 
-    folder: Path
-
-    def __post_init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.include = folder, folder / "root" / "include"
         self.include.mkdir(parents=True)
         (self.include / "lib.cpp").write_text("lib")
         (self.include / "lib.h").write_text("header")
         (self.folder / "own.cpp").write_text("own")
+        (self.folder / "runs").touch()
         compiler = self.folder / "compiler"
         compiler.write_text(COMPILER)
         compiler.chmod(0o755)
 
     @property
-    def include(self) -> Path:
-        return self.folder / "root" / "include"
-
-    @property
     def runs(self) -> int:
-        file = self.folder / "runs"
-        return len(file.read_text().splitlines()) if file.exists() else 0
+        return len((self.folder / "runs").read_text().splitlines())
 
     def compile(
         self, source: Path | None = None, *options: str, version: str = "1", **variables: str,

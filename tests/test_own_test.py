@@ -302,21 +302,19 @@ def test_views_group_the_streams(glu, tmp_path):
     texts = []
     for folder in ("one", "again"):
         (tmp_path / folder).mkdir()
-        views = write_views(tmp_path / folder / "x.vcd", "glu_unit", wave_groups(glu))
-        assert [path.name for path in views] == ["x.vcd.gtkw", "x.vcd.sucl"]
+        groups = wave_groups(glu.manifest, glu.sources)
+        views = write_views(tmp_path / folder / "x.vcd", "glu_unit", groups)
         texts.append([path.read_text() for path in views])
     assert texts[0] == texts[1]
-    gtkwave, surfer = texts[0]
+    shown_signals(tmp_path / "one" / "x.vcd")      # the same in both views
     lines = ["variable_add glu_unit.clk", "variable_add glu_unit.rst"]
     for stream, fields in (("preacts", ("gate", "up", "last")), ("products", ("p", "last"))):
         at = f"variable_add glu_unit.{stream}__"
         lines += [f"divider_add {stream}", f"{at}valid", f"{at}ready", f"{at}payload",
                   *(f"{at}payload_{field}" for field in fields)]
+    gtkwave, surfer = texts[0]
     assert surfer.splitlines() == [*lines, "zoom_fit"]
-    assert str(tmp_path) not in gtkwave
-    places = [gtkwave.splitlines().index(line) for line in (
-        "-preacts", "glu_unit.preacts__valid", "-products")]
-    assert places == sorted(places)
+    assert re.findall(r"^-(\w+)$", gtkwave, re.M) == ["preacts", "preacts", "products", "products"]
 
 
 def test_fst_of_verilator_wants_its_headers(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ from sterna.hw.testbench.job import (
     write_results,
 )
 from sterna.model.config import ModelConfig
-from sterna.model.profile import C12, PROFILES, S16, FixedPoint
+from sterna.model.profile import PROFILES, S16, FixedPoint
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.synthetic import random_model
@@ -54,11 +54,12 @@ def sizes(unit: str) -> dict[str, int]:
 
 def run(
     model: QuantizedModel, unit: str, *, simulator: Simulator = QUICK,
-    emitted: EmittedUnit | None = None, **more,
+    emitted: EmittedUnit | None = None, waves: Path | None = None, **more,
 ) -> SimulationReport:
     """A small unit; ``more`` are sizes that it may have."""
     chosen = {} if emitted else {**sizes_of(unit, **more), **sizes(unit)}
-    return simulate(model, unit, FEW, simulator=simulator, emitted=emitted, **chosen)
+    return simulate(
+        model, unit, FEW, simulator=simulator, emitted=emitted, waves=waves, **chosen)
 
 
 def check(report: SimulationReport) -> None:
@@ -78,8 +79,8 @@ def test_a_job_survives_its_file(tmp_path: Path) -> None:
     job = Job(
         ["beats", "more"], ["sums"], 3,
         [Phase("a", {"beats": [0, 1 << 3000, 7], "more": []}, {"sums": 2}, reset=True,
-               levels={"beta": 1 << 40}, pulse=["reseed"], pauses={"sums": Pause(0.5, 9)})],
-        levels=["beta", "reseed"], patience=7, drain=8)
+               levels={"beta": 1 << 40}, pauses={"sums": Pause(0.5, 9)})],
+        levels=["beta"], patience=7)
     job.write(tmp_path / "job.json")
     assert Job.read(tmp_path / "job.json") == job
     results = [PhaseResult({"sums": [1 << 200, 4], "others": []}, 17, {"sums": [3, 9]})]
@@ -126,12 +127,15 @@ def test_a_unit_follows_the_bundled_model(unit, name, tokens, values, latency):
         assert quick.beats == 884_736 // 1024
 
 
-def test_the_latency_in_the_manifest_is_that_of_the_verilog(odd_model, tmp_path):
+def test_the_latency_in_the_manifest_is_that_of_the_verilog_and_waves_are_kept(odd_model, tmp_path):
     # Without pauses a phase takes one cycle a word, the latency, and one more for the last.
     emitted = emit_verilog(odd_model, "glu", tmp_path / "glu", **sizes("glu"))
-    report = run(odd_model, "glu", emitted=emitted)
+    report = run(odd_model, "glu", emitted=emitted, waves=tmp_path / "unit.vcd")
     phase = next(each for each in report.phases if each.name == "no pauses")
     assert phase.cycles == phase.beats + emitted.manifest["derived"]["latency"]
+    shown = shown_signals(tmp_path / "unit.vcd")
+    assert "glu_unit.preacts__valid" in shown
+    assert shown <= declared_signals(tmp_path / "unit.vcd")
 
 
 def faulty_table(model: QuantizedModel) -> QuantizedModel:
@@ -167,7 +171,7 @@ def test_a_planted_fault_is_caught_and_named(unit, fault, failure, odd_model, tm
     assert report.failure is not None
     assert re.fullmatch(failure, report.failure), report.failure
     assert report.checks.reference.mismatches >= report.checks.onnx.mismatches > 0
-    assert report.failure.endswith(str(report.first))
+    assert report.failure.endswith(str(report.checks.first))
 
 
 def test_a_fault_in_the_verilog_of_a_lane_is_caught(odd_model, tmp_path):
@@ -177,9 +181,9 @@ def test_a_fault_in_the_verilog_of_a_lane_is_caught(odd_model, tmp_path):
     assert taken
     emitted.verilog_path.write_text(text.replace(taken[0], taken[0].replace("= ", "= ~")))
     report = run(odd_model, "glu", emitted=emitted)
-    assert report.first is not None
-    assert report.first.tensor.startswith("layer0.glu.p")
-    assert report.first.index[0] % sizes("glu")["lanes"] == 1
+    assert report.checks.first is not None
+    assert report.checks.first.tensor.startswith("layer0.glu.p")
+    assert report.checks.first.index[0] % sizes("glu")["lanes"] == 1
 
 
 @pytest.mark.parametrize(("offered", "message"), [
@@ -209,17 +213,6 @@ def test_verilog_that_does_not_compile_names_the_error(tmp_path: Path) -> None:
     with pytest.raises(SimulationError, match=r"verilator failed on broken: .*rror"):
         run_on(Simulator.VERILATOR, [source], "broken", Job(["a"], ["b"], 1, []),
                tmp_path / "work")
-
-
-@pytest.mark.long
-def test_waves_are_kept_when_asked_for(tmp_path: Path) -> None:
-    report = simulate(random_model(SMALL, C12, seed=5), "mlgru", FEW, waves=tmp_path / "unit.vcd",
-                      lanes=4)
-    assert report.passed
-    assert (tmp_path / "unit.vcd").stat().st_size > 1000
-    shown = shown_signals(tmp_path / "unit.vcd")
-    assert "mlgru_unit.preacts__valid" in shown
-    assert shown <= declared_signals(tmp_path / "unit.vcd")
 
 
 @pytest.mark.parametrize(("unit", "tokens", "options", "message"), [

@@ -28,15 +28,10 @@ from sterna.hw.emit.tools import (
     run_yosys,
     verilator_environment,
 )
-from sterna.hw.emit.verilog import verilog_files, write_verilog
+from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.report import cell_counts
-from sterna.hw.parts.requantize import Requantize, RequantizeParams
-from sterna.hw.units.embedding import Embedding, EmbeddingParams
 from sterna.hw.units.mac.mac_product import WEIGHTS_FILE
 from sterna.hw.units.mac.weight_packing import pack_projection
-from sterna.hw.units.residual import ResidualAdd, ResidualParams
-from sterna.hw.units.sampler import ArgmaxSampler, SamplerParams
-from sterna.hw.units.weight_rom import WeightRom, WeightRomParams
 from sterna.model import folder as folder_module
 from sterna.model.config import ModelConfig
 from sterna.model.folder import OutputFolderError, write_folder
@@ -207,27 +202,6 @@ def test_instantiation_template_fits_the_module(emitted, unit, tmp_path):
     check_clean(tmp_path, "top.vlt", "top.v", "unit.v")
 
 
-def embedding(rows, vocab, channels):
-    table = np.arange(vocab * channels).reshape(vocab, channels) % 5 - 2
-    return Embedding(EmbeddingParams(S16, rows, vocab, channels, 3, sequences=rows), table)
-
-
-@pytest.mark.parametrize("make", [
-    lambda: Requantize(RequantizeParams(17, 16, 16, 16, shifts=(9, 11, 12), lanes=2)),
-    lambda: ResidualAdd(ResidualParams(S16, 3, 12)), lambda: ResidualAdd(ResidualParams(C12, 1, 1)),
-    lambda: embedding(2, 18, 12), lambda: embedding(1, 2, 1),
-    lambda: ArgmaxSampler(SamplerParams(C12, 3, 18)),
-    lambda: ArgmaxSampler(SamplerParams(S16, 1, 2)),
-    lambda: WeightRom(WeightRomParams(100, 19), range(100)),
-    lambda: WeightRom(WeightRomParams(1, 1), [1]),
-], ids=["requantise", "residual", "a channel", "embedding", "two tokens", "sampler", "two logits",
-        "weights", "a bit"])
-def test_a_part_of_a_core_is_lint_clean_by_itself(make, tmp_path):
-    write_verilog(make(), "part", tmp_path)
-    (tmp_path / "sterna.vlt").write_text(waiver_text(["part.v"]))
-    check_clean(tmp_path, "sterna.vlt", "part.v")
-
-
 def test_writing_verilog_leaves_garbage_collection_as_it_was(monkeypatch):
     seen = []
 
@@ -308,6 +282,8 @@ def test_own_folder_is_replaced_and_a_foreign_one_refused(model, tmp_path):
         emit_verilog(model, "mlgru", foreign, lanes=3)
     with pytest.raises(OutputFolderError, match="is a file; give the name of a folder"):
         emit_verilog(model, "mlgru", out / "notes.txt", lanes=3)
+    with pytest.raises(OSError, match="notes"):
+        emit_verilog(model, "mlgru", out / "notes.txt" / "out", lanes=3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign", "out"]
 
 
@@ -332,12 +308,6 @@ def test_a_failed_write_leaves_everything_as_it_was(tmp_path, monkeypatch):
         write_folder(out, {"b.v": "new"}, {"module": "b"})
     assert contents(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_an_impossible_place_is_an_os_error(model, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(OSError, match=r"file"):
-        emit_verilog(model, "mlgru", tmp_path / "file" / "out", lanes=3)
 
 
 def test_missing_tools_are_named(monkeypatch, tmp_path):

@@ -9,8 +9,7 @@ from amaranth.hdl import Array, Module, Mux, Signal, signed
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.emit.names import Names, plain
-from sterna.hw.emit.rtlil_names import is_derived, names_in, readable
+from sterna.hw.emit.rtlil_names import readable
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.report import cell_counts
 
@@ -137,17 +136,6 @@ def test_the_logic_is_that_of_amaranths_own_text(files, tmp_path):
     assert cell_counts(tmp_path / "ours.v", "outer") == cell_counts(tmp_path / "plain.v", "outer")
 
 
-def test_names_that_are_plain_stay_and_others_become_so():
-    assert plain("words__0__payload") == "words__0__payload"
-    assert plain("acts[3]") == "acts_3"
-    assert plain("payload$7.last") == "payload_last"
-    assert plain("sequence") == "sequence_"
-    assert plain("$signature__data[0]") == "signature__data_0"
-    assert plain("0x") == "n0x"
-    taken = Names({"a", "a_2"})
-    assert [taken.new("a"), taken.new("a"), taken.new("b")] == ["a_3", "a_4", "b"]
-
-
 def test_a_field_follows_the_signal_it_is_of_and_the_text_is_left_otherwise():
     source = "\n".join([
         r"attribute \generator "'"$1 \\\\x"', r"module \top", "",
@@ -161,13 +149,6 @@ def test_a_field_follows_the_signal_it_is_of_and_the_text_is_left_otherwise():
         r"  wire width 1 \p_2_last", r"  wire width 1 \p_last_not", "  cell $not $2",
         r"    parameter \A_SIGNED 0", r"    connect \A \p_2 [0]", r"    connect \Y \p_last_not",
         "  end", r"connect { \p_last \p_2_last } { \p_last_not [0] \p [1] }", "", "end"]
-
-
-def test_made_names_are_told_from_given_ones_and_listed_once():
-    assert is_derived("norm.scale.total_add_2")
-    assert is_derived("total_next[3]")
-    assert not is_derived("norm.scale.total")
-    assert names_in(r"{ \a [0] $1 \a [1] 2'01 }") == [r"\a", "$1"]
 
 
 def test_a_signal_without_bits_stops_nothing():

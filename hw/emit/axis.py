@@ -21,7 +21,6 @@ class AxisStream:
     name: str  # what its ports begin with
     is_input: bool
     payload: tuple[FieldBits, ...]  # a field ``last`` is ``tlast``, the others are on ``tdata``
-    ready: bool  # False for a stream that cannot be made to wait
 
     @property
     def prefix(self) -> str:
@@ -67,8 +66,7 @@ def axis_streams(
 ) -> list[AxisStream]:
     directions = {port.name: port.direction for port in module_ports}
     return [
-        AxisStream(name, directions[f"{name}__payload"] == "input", tuple(members),
-                   f"{name}__ready" in directions)
+        AxisStream(name, directions[f"{name}__payload"] == "input", tuple(members))
         for name, members in fields.items()]
 
 
@@ -97,7 +95,7 @@ def axis_text(
     connections = [".clk(aclk)", ".rst(rst)"]
     for each in streams:
         connections += [f".{each.name}__{part}({each.name}__{part})"
-                        for part in ("payload", "valid", *["ready"] * each.ready)]
+                        for part in ("payload", "valid", "ready")]
     connections += [f".{port.name}({port.name})" for port in plain]
     return "\n".join([
         f"// {module} with AXI4-Stream ports. Written by Sterna.",
@@ -153,8 +151,7 @@ def _ports(stream: AxisStream) -> list[str]:
     ports = [(there, _range(stream.tdata_bits), "tdata"), (there, "", "tvalid")]
     if stream.last:
         ports.append((there, "", "tlast"))
-    if stream.ready or stream.is_input:
-        ports.append((back, "", "tready"))
+    ports.append((back, "", "tready"))
     return [
         f'(* X_INTERFACE_INFO = "xilinx.com:interface:axis:1.0 {stream.prefix} '
         f'{name.upper()}" *)\n    {direction} wire {width}{stream.prefix}_{name}'
@@ -164,14 +161,12 @@ def _ports(stream: AxisStream) -> list[str]:
 def _wiring(stream: AxisStream) -> list[str]:
     """What joins the ports of a stream to those of the module."""
     name, prefix = stream.name, stream.prefix
-    lines = ["", f"wire {_range(stream.payload_bits)}{name}__payload;", f"wire {name}__valid;"]
-    if stream.ready:
-        lines.append(f"wire {name}__ready;")
+    lines = ["", f"wire {_range(stream.payload_bits)}{name}__payload;", f"wire {name}__valid;",
+             f"wire {name}__ready;"]
     if stream.is_input:
-        ready = f"{name}__ready & aresetn" if stream.ready else "aresetn"
         return [*lines, f"assign {name}__payload = {_payload(stream)};",
                 f"assign {name}__valid = {prefix}_tvalid & aresetn;",
-                f"assign {prefix}_tready = {ready};"]
+                f"assign {prefix}_tready = {name}__ready & aresetn;"]
     padding = stream.tdata_bits - stream.used_bits
     data = [f"{padding}'d0"] if padding else []
     data += [_bits(stream, field) for field in reversed(stream.payload) if field is not stream.last]
@@ -179,9 +174,7 @@ def _wiring(stream: AxisStream) -> list[str]:
               f"assign {prefix}_tvalid = {name}__valid & aresetn;"]
     if stream.last:
         lines.append(f"assign {prefix}_tlast = {_bits(stream, stream.last)};")
-    if stream.ready:
-        lines.append(f"assign {name}__ready = {prefix}_tready & aresetn;")
-    return lines
+    return [*lines, f"assign {name}__ready = {prefix}_tready & aresetn;"]
 
 
 def _payload(stream: AxisStream) -> str:

@@ -48,8 +48,8 @@ def plain(name: str) -> str:
     Amaranth tells apart what has the same name by ``$`` and a number; these go as well, so that
     the names of two signals may become one.
 
-    >>> plain("beats__payload$12.acts[3]"), plain("table")
-    ('beats__payload_acts_3', 'table_')
+    >>> plain("beats__payload$12.acts[3]"), plain("words__0"), plain("table"), plain("0x")
+    ('beats__payload_acts_3', 'words__0', 'table_', 'n0x')
     """
     name = _ODD.sub("_", _INDEX.sub("", name).replace("]", "").lstrip("$")) or "unnamed"
     if name[0].isdigit():

@@ -15,33 +15,40 @@ from dataclasses import dataclass, field
 
 from sterna.hw.emit.names import Names, plain
 
-__all__ = ["AT_START", "is_derived", "names_in", "readable"]
+__all__ = ["AT_START", "is_derived", "readable"]
 
 _NAME = re.compile(r"[\\$][^\s\"]+")
+_SIGNAL = re.compile(r"\{[^}]*\}|[^\s{]+(?: \[[^\]]*\])?")
 _MEMORY = re.compile(r'"\\(\\[^"]+)"')
 _OUTPUTS = {"\\Y", "\\Q"}
-_OF_TYPES = "attribute \\enum_"     # each name and value, at each signal
+_OF_TYPES = "\\enum_"      # an attribute of each signal for each name of its type
 _KIND = re.compile(r"^(  cell )(\\\S+)", re.M)
 
 
 @dataclass(slots=True)
 class RtlilCell:
-    """An operator, a register, a port of a memory, an instance or a process."""
+    """An operator, a register, a port of a memory, an instance, a process or a connection."""
 
     kind: str  # ``$add``, ``\module`` or ``process``
-    name: str
+    name: str = ""
     # pairs of a port and the names of the wires there; at an instance, every port
     inputs: list[tuple[str, list[str]]] = field(default_factory=list)
     output: str = ""  # the wire that an operator or a process drives
     memory: str = ""  # the memory whose port it is
+
+    def assign(self, signals: str) -> None:
+        """Note ``{ \\a \\b } \\c [0]`` or ``\\a [3:0] \\c``: what is assigned, and its value."""
+        target, value = _SIGNAL.findall(signals)
+        self.output = self.output or _first_name(target)
+        self.inputs.append(("", _NAME.findall(value)))
 
 
 @dataclass(slots=True)
 class RtlilModule:
     """A module: its name, its text, line by line, and what was found in it."""
 
-    name: str
-    lines: list[str]
+    name: str = ""
+    lines: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     ports: list[str] = field(default_factory=list)
     cells: list[RtlilCell] = field(default_factory=list)
@@ -49,34 +56,20 @@ class RtlilModule:
 
 def modules_of(text: str) -> Iterator[RtlilModule]:
     """Read the modules of a design, in the order of the text."""
-    lines: list[str] = []
-    name = ""
+    module, cell = RtlilModule(), RtlilCell("")
     for line in text.splitlines():
-        lines.append(line)
-        if line.startswith("module "):
-            name = line.split()[1]
-        elif line == "end":
-            module = RtlilModule(name, lines)
-            _read(module)
-            yield module
-            lines = []
-
-
-def names_in(text: str) -> list[str]:
-    """Return the names in a signal, each once."""
-    return list(dict.fromkeys(_NAME.findall(text)))
-
-
-def _read(module: RtlilModule) -> None:
-    """Collect names and cells from the lines of a module."""
-    cell = RtlilCell("", "")
-    for line in module.lines:
+        module.lines.append(line)
         word, _, rest = line.lstrip().partition(" ")
-        if word in ("wire", "memory"):
-            words = rest.split()
-            module.names.append(words[-1])
-            if word == "wire" and ("input" in words[:-1] or "output" in words[:-1]):
-                module.ports.append(words[-1])
+        if word == "module":
+            module.name = rest
+        elif line == "end":
+            yield module
+            module = RtlilModule()
+        elif word in ("wire", "memory"):
+            *options, name = rest.split()
+            module.names.append(name)
+            if word == "wire" and ("input" in options or "output" in options):
+                module.ports.append(name)
         elif word == "cell":
             kind, name = rest.split()
             cell = RtlilCell(kind, name)
@@ -89,35 +82,24 @@ def _read(module: RtlilModule) -> None:
         elif word == "parameter" and rest.startswith("\\MEMID"):
             cell.memory = _MEMORY.findall(rest)[0]
         elif word == "connect" and line[0] == " ":
-            _connect(cell, *rest.split(" ", 1))
+            port, signal = rest.split(" ", 1)
+            is_output = port in _OUTPUTS or (port == "\\DATA" and cell.kind == "$memrd_v2")
+            if cell.kind[0] == "$" and is_output:
+                cell.output = _first_name(signal)
+            else:
+                cell.inputs.append((port, _NAME.findall(signal)))
         elif word == "connect":
-            left, right = _sides(rest)
-            module.cells.append(RtlilCell(
-                "connect", "", [("", names_in(right))], (names_in(left) or [""])[0]))
+            module.cells.append(RtlilCell("connect"))
+            module.cells[-1].assign(rest)
         elif word == "assign":
-            left, right = _sides(rest)
-            cell.output = cell.output or (names_in(left) or [""])[0]
-            cell.inputs.append(("", names_in(right)))
+            cell.assign(rest)
         elif word == "switch":
-            cell.inputs.append(("", names_in(rest)))
+            cell.inputs.append(("", _NAME.findall(rest)))
 
 
-def _connect(cell: RtlilCell, port: str, signal: str) -> None:
-    is_output = port in _OUTPUTS or (port == "\\DATA" and cell.kind == "$memrd_v2")
-    if cell.kind[0] == "$" and is_output:
-        cell.output = (names_in(signal) or [""])[0]
-    else:
-        cell.inputs.append((port, names_in(signal)))
-
-
-def _sides(text: str) -> tuple[str, str]:
-    """Split ``{ \\a \\b } \\c [0]`` or ``\\a [3:0] \\c`` into what is assigned and its value."""
-    if text.startswith("{"):
-        left, _, right = text.partition("} ")
-        return left, right
-    found = re.match(r"\S+(?: \[[^\]]*\])?", text)
-    assert found is not None
-    return found[0], text[found.end():]
+def _first_name(signal: str) -> str:
+    found = _NAME.search(signal)
+    return found[0] if found else ""
 
 
 def renamed(
@@ -128,27 +110,25 @@ def renamed(
     def replace(found: re.Match[str]) -> str:
         return names.get(found[0], found[0])
 
-    inside: dict[str, str] | None = {}
+    inside: dict[str, str] = {}
     for line in module.lines:
         word, _, rest = line.lstrip().partition(" ")
         head = line[:len(line) - len(rest)]
-        if word in ("attribute", "process", "end", ""):
-            yield line
-        elif word == "module":
-            yield f"module {modules[module.name]}"
+        if word == "module":
+            rest = modules[module.name]
         elif word == "cell":
             kind, name = rest.split()
-            inside = ports.get(kind)
-            yield f"{head}{modules.get(kind, kind)} {names.get(name, name)}"
-        elif word == "parameter":
-            yield (f'{head}\\MEMID "\\{names[_MEMORY.findall(rest)[0]]}"'
-                   if rest.startswith("\\MEMID") else line)
+            inside = ports.get(kind, {})
+            rest = f"{modules.get(kind, kind)} {names.get(name, name)}"
+        elif word == "parameter" and rest.startswith("\\MEMID"):
+            rest = f'\\MEMID "\\{names[_MEMORY.findall(rest)[0]]}"'
         elif word == "connect" and line[0] == " ":
             port, signal = rest.split(" ", 1)
-            port = port if inside is None else inside.get(port, port)
-            yield f"{head}{port} {_NAME.sub(replace, signal)}"
-        else:
-            yield head + _NAME.sub(replace, rest)
+            rest = f"{inside.get(port, port)} {_NAME.sub(replace, signal)}"
+        elif word not in ("attribute", "process", "parameter"):
+            rest = _NAME.sub(replace, rest)
+        if word != "attribute" or not rest.startswith(_OF_TYPES):
+            yield head + rest
 
 
 AT_START = "evaluate_at_start"
@@ -170,8 +150,8 @@ _REGISTERS = ("$dff", "$adff")
 def is_derived(name: str) -> bool:
     """Tell whether a name looks like one that was made here.
 
-    >>> is_derived("total_add_3"), is_derived("total")
-    (True, False)
+    >>> is_derived("scale.total_add_3"), is_derived("total_next[3]"), is_derived("scale.total")
+    (True, True, False)
     """
     return _DERIVED.search(name) is not None
 
@@ -228,7 +208,7 @@ class _Origins:
         self._goals: dict[str, str] = {}
         self._next: set[str] = set()
         for cell in module.cells:
-            if cell.output and cell.output not in names:
+            if cell.output:
                 self._drivers.setdefault(cell.output, cell)
         for cell in module.cells:
             self._note(cell, ports)
@@ -243,11 +223,11 @@ class _Origins:
                     continue
                 if cell.kind[0] == "\\":
                     end = ports.get(cell.kind, {}).get(port, port)[1:]
-                    goal = f"{plain(self._names[cell.name][1:])}_{plain(end)}"
+                    goal = f"{self._names[cell.name][1:]}_{plain(end)}"
                     if wire not in self._drivers:
                         self._ends.setdefault(wire, goal)
-                elif cell.memory and cell.kind != "$meminit_v2":
-                    goal = f"{plain(self._names[cell.memory][1:])}_{port[1:].lower()}"
+                elif cell.memory:
+                    goal = f"{self._names[cell.memory][1:]}_{port[1:].lower()}"
                 else:
                     goal = cell.output
                     if port == "\\D" and cell.kind in _REGISTERS:
@@ -332,9 +312,7 @@ def readable(text: str) -> str:
         inner[module.name] = found
         ports[module.name] = {port: found[port] for port in module.ports}
     texts = {
-        names[module.name]: "\n".join(
-            line for line in renamed(module, inner[module.name], names, ports)
-            if not line.lstrip().startswith(_OF_TYPES))
+        names[module.name]: "\n".join(renamed(module, inner[module.name], names, ports))
         for module in modules}
     return "\n".join(_equal_once(texts, taken))
 

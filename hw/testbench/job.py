@@ -50,8 +50,6 @@ class Phase:
     random_pauses: bool = True
     # values of plain input ports, from the start of this phase until another changes them
     levels: dict[str, int] = field(default_factory=dict)
-    # plain input ports that are high for one cycle, just before the phase
-    pulse: list[str] = field(default_factory=list)
     # pauses of single streams, in place of what `random_pauses` says
     pauses: dict[str, Pause] = field(default_factory=dict)
     # cycles that a phase which is cut short goes on after its last word was taken
@@ -75,7 +73,6 @@ class Job:
     # plain input ports; 0 until a phase says otherwise
     levels: list[str] = field(default_factory=list)
     patience: int = 2000  # cycles without a transfer on any stream that count as a hang
-    drain: int = 40  # cycles after a phase in which nothing more may come out
     monitored: list[MonitoredBits] = field(default_factory=list)  # what is looked at in every cycle
 
     def __post_init__(self) -> None:
@@ -84,7 +81,7 @@ class Job:
                 ("input stream", self.inputs, phase.inputs),
                 ("output stream", self.outputs, phase.outputs),
                 ("stream", [*self.inputs, *self.outputs], phase.pauses),
-                ("plain input", self.levels, [*phase.levels, *phase.pulse]),
+                ("plain input", self.levels, phase.levels),
             ):
                 unknown = [name for name in names if name not in known]
                 if unknown:

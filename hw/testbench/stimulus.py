@@ -195,7 +195,7 @@ def _vector_phase(ports: UnitPorts, scored: ScoredPhase) -> VectorPhase:
         outputs,
         {name: words for name, words in masks.items()
          if any(word != (1 << _width(ports, name)) - 1 for word in words)},
-        levels=phase.levels, pulse=phase.pulse)
+        levels=phase.levels)
 
 
 def _width(ports: UnitPorts, key: str) -> int:

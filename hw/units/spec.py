@@ -57,6 +57,14 @@ class UnitSpec:
             for name, parameter in inspect.signature(self.params).parameters.items()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
 
+    def check_emitted(self, emitted: EmittedUnit, sizes: Sizes) -> None:
+        """Raise ValueError if a folder is another unit's, or comes with sizes: it has its own."""
+        if emitted.module != self.module:
+            raise ValueError(f"emitted must be a {self.name} folder, got one of {emitted.module}")
+        if sizes:
+            raise ValueError(
+                f"{', '.join(sizes)} cannot be given with emitted: that folder has its sizes")
+
     def check_sizes(self, sizes: Sizes) -> None:
         """Raise ValueError for a size that the unit does not have, with those that it has."""
         own = list(self.sizes)

@@ -54,6 +54,8 @@ class PortMonitor:
 
 _PAUSE = Pause(0.25)
 """How a driver or a sink pauses at random."""
+_DRAIN = 40
+"""Cycles after a phase in which nothing more may come out."""
 
 
 @cocotb.test()
@@ -92,12 +94,6 @@ async def _run_phase(dut: Any, job: Job, phase: Phase, rng: random.Random) -> Ph
     edge = RisingEdge(dut.clk)
     for name, level in phase.levels.items():
         getattr(dut, name).value = level
-    if phase.pulse:
-        for name in phase.pulse:
-            getattr(dut, name).value = 1
-        await edge
-        for name in phase.pulse:
-            getattr(dut, name).value = 0
 
     def pause_of(name: str) -> Pause | None:
         return phase.pauses.get(name, _PAUSE if phase.random_pauses else None)
@@ -149,7 +145,7 @@ async def _run_phase(dut: Any, job: Job, phase: Phase, rng: random.Random) -> Ph
         driver.stop()
     for sink in sinks:
         sink.open()
-    for cycle in range(cycles, cycles if cut else cycles + job.drain):
+    for cycle in range(cycles, cycles if cut else cycles + _DRAIN):
         await edge
         watch(cycle)
         for sink in sinks:

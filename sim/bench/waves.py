@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
@@ -12,13 +12,12 @@ from typing import Any
 
 from vcd.gtkw import GTKWSave
 
-from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import FST_HEADERS, MissingToolError, has_header
 from sterna.model.files import check_writable, write_atomically
 from sterna.sim.bench.runner import Simulator
 
 __all__ = [
-    "WaveSignal", "check_waves", "groups_of", "wave_groups", "with_views", "write_views"]
+    "WaveSignal", "check_waves", "wave_groups", "with_views", "write_views"]
 
 _FORMATS = (".fst", ".vcd")
 _GTKWAVE_ZOOM = -16.0
@@ -56,12 +55,15 @@ def check_waves(
     return path
 
 
-def groups_of(manifest: Mapping[str, Any], verilog: str) -> dict[str, list[WaveSignal]]:
+def wave_groups(
+    manifest: Mapping[str, Any], sources: Sequence[Path],
+) -> dict[str, list[WaveSignal]]:
     """Return the signals of a unit worth a first look: clock and reset, then stream by stream.
 
     Of a stream these are ``valid``, ``ready``, the payload, and those of its fields that are
     signals in the Verilog; what belongs to no stream is under the empty name.
     """
+    verilog = "".join(path.read_text(encoding="utf-8") for path in sources)
     widths = {port["name"]: port["width"] for port in manifest["ports"]}
     streams = manifest["payloads"]
     inside = {f"{stream}__{part}" for stream in streams for part in ("payload", "valid", "ready")}
@@ -76,22 +78,16 @@ def groups_of(manifest: Mapping[str, Any], verilog: str) -> dict[str, list[WaveS
     return groups
 
 
-def wave_groups(emitted: EmittedUnit) -> dict[str, list[WaveSignal]]:
-    """:func:`groups_of` of an emitted folder."""
-    text = "".join(path.read_text(encoding="utf-8") for path in emitted.sources)
-    return groups_of(emitted.manifest, text)
-
-
 @contextmanager
 def with_views(
-    waves: Path | None, module: str, groups: Mapping[str, list[WaveSignal]],
+    waves: Path | None, manifest: Mapping[str, Any], sources: Sequence[Path],
 ) -> Iterator[None]:
     """Around a simulation: :func:`write_views` after it, if it left waves, even if it failed."""
     try:
         yield
     finally:
         if waves and waves.exists():
-            write_views(waves, module, groups)
+            write_views(waves, manifest["module"], wave_groups(manifest, sources))
 
 
 def write_views(waves: Path, module: str, groups: Mapping[str, list[WaveSignal]]) -> list[Path]:

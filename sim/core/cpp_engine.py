@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import enum
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from sterna.hw.testbench.job import SimulationError
 from sterna.sim.bench.cpp_build import build_library, load_library
 from sterna.sim.bench.waves import check_waves
 
-__all__ = ["CHUNK", "CoreProgress", "CoreRun", "CppCore"]
+__all__ = ["CHUNK", "CoreRun", "CppCore"]
 
 
 class _Stream(enum.IntEnum):
@@ -31,18 +31,6 @@ class _Stream(enum.IntEnum):
     PROMPTS = 0
     TOKENS = 1
     LOGITS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class CoreProgress:
-    """Where a run is: cycles simulated, and prompt tokens taken, all sequences together.
-
-    ``tokens`` has for each sequence those it wrote since the last report.
-    """
-
-    cycle: int
-    taken: int
-    tokens: list[list[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +49,11 @@ class CoreRun:
     cycles: int  # cycles until everything was idle
     busy_cycles: int  # how far the core's own counter went
 
-    def generations(self, sequence: int) -> Iterator[list[int]]:
-        """Yield the tokens that a sequence wrote after each token with a prediction."""
-        written: list[int] = []
-        for token, last in zip(
-                self.tokens[sequence].tolist(), self.lasts[sequence], strict=True):
-            written.append(token)
-            if last:
-                yield written
-                written = []
-        if written:
-            yield written
-
 
 _HARNESS = Path(__file__).with_name("harness.cpp")
 _RUNNING, _DONE = 0, 1
 CHUNK = 50_000
-"""Cycles between two reports of progress, and between two looks for Ctrl-C."""
+"""Cycles between two reports of tokens, and between two looks for Ctrl-C."""
 _BLOCK = 8192
 """Words of logits unpacked at a time: unpacking takes many times their size."""
 
@@ -119,13 +95,13 @@ class CppCore:
 
     def run(
         self, requests: Sequence[Sequence[Request]], *,
-        progress: Callable[[CoreProgress], None] | None = None,
+        on_tokens: Callable[[int, list[int]], None] = lambda sequence, tokens: None,
     ) -> CoreRun:
         """Reset the core and run requests, a list for each sequence, until everything is idle.
 
-        Those of a sequence follow each other without a pause. ``progress`` is told every
-        :data:`CHUNK` cycles, and at the end. ValueError if the requests do not fit the core,
-        SimulationError if it hangs, or gives something after the end.
+        Those of a sequence follow each other without a pause. ``on_tokens`` is given the number of
+        a sequence and what it has just written, every :data:`CHUNK` cycles. ValueError if the
+        requests do not fit the core, SimulationError if it hangs, or gives something after the end.
         """
         params, library, core = self.params, self._library, self._core
         check_requests(params, requests)
@@ -137,8 +113,11 @@ class CppCore:
             if status not in (_RUNNING, _DONE):
                 raise SimulationError(
                     f"{self._module}: {library.core_error(core).decode()}")
-            if progress is not None:
-                progress(self._progress(shown))
+            for sequence, first in enumerate(shown):
+                fresh = self._tokens(sequence, first)[0].tolist()
+                shown[sequence] += len(fresh)
+                if fresh:
+                    on_tokens(sequence, fresh)
         return self._results()
 
     def states(self, sequence: int = 0) -> np.ndarray:
@@ -201,16 +180,6 @@ class CppCore:
         token = layout["token"]
         return ((payloads >> token.offset) & ((1 << token.width) - 1),
                 (payloads >> layout["last"].offset) & 1 != 0)
-
-    def _progress(self, shown: list[int]) -> CoreProgress:
-        """Report, and note how many tokens of each sequence have been reported."""
-        tokens = [self._tokens(sequence, first)[0].tolist()
-                  for sequence, first in enumerate(shown)]
-        for sequence, fresh in enumerate(tokens):
-            shown[sequence] += len(fresh)
-        taken = sum(len(self._taken(_Stream.PROMPTS, sequence)[1])
-                    for sequence in range(self.params.sequences))
-        return CoreProgress(self._library.core_cycle(self._core), taken, tokens)
 
     def _logits(self, sequence: int) -> tuple[np.ndarray, np.ndarray]:
         """Whole vectors of logits, and the cycles of their last words."""

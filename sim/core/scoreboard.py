@@ -6,89 +6,64 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from amaranth.hdl import Shape
-from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.data import StructLayout
 
 from sterna.hw.core.plan.core_params import CoreParams, Stage, StageKind, program
 from sterna.hw.core.timing.cycles import CycleModel, TokenTimes
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts, read_field
-from sterna.hw.parts.bits import from_ints, signed_elements
 from sterna.hw.testbench.job import PhaseResult, SimulationError
 from sterna.hw.testbench.scoreboard import Checks
 from sterna.model.quantized.compare import compare
 from sterna.sim.core.reference import Answer, compare_logits, compare_tokens
-from sterna.sim.core.stimulus import CorePhase, Lane, SequenceAnswer, lanes_of
+from sterna.sim.core.stimulus import CorePhase, SequenceAnswer, lanes_of
 
 __all__ = [
-    "CorePhaseReport", "CoreScoreboard", "CyclesCheck", "TracedTensor", "check_stages",
-    "check_tokens", "traced_tensors"]
+    "CorePhaseReport", "CoreScoreboard", "CyclesCheck", "TraceReader", "check_stages",
+    "check_tokens"]
 
 
-@dataclass(frozen=True, slots=True)
-class TracedTensor:
-    """A tensor as the gateware computed it: token of the sequence, tap name, flat values."""
+class TraceReader:
+    """Reads the tensors of one sequence from what its lanes of the trace port showed.
 
-    token: int
-    tensor: str
-    values: np.ndarray
-
-
-def traced_tensors(
-    params: CoreParams, layout: StructLayout, words: Mapping[str, Sequence[int]], sequence: int,
-    predict: Sequence[bool],
-) -> Iterator[TracedTensor]:
-    """Read the tensors of the tokens of one sequence from what its lanes showed.
-
-    ``words`` are by name of a lane those that were valid for this sequence, in order; ``predict``
-    says of each token whether the head ran.
+    ``words`` are by name of a lane those that were valid for this sequence, in order.
     """
-    lanes = {lane.name: lane for lane in lanes_of(layout)}
-    return _Reader(params, lanes, words, f"x{sequence}").tensors(predict)
 
-
-class _Reader:
     def __init__(
-        self, params: CoreParams, lanes: dict[str, Lane], words: Mapping[str, Sequence[int]],
-        x_lane: str,
+        self, params: CoreParams, layout: StructLayout, words: Mapping[str, Sequence[int]],
+        sequence: int,
     ) -> None:
-        self._params, self._lanes, self._words, self._x = params, lanes, words, x_lane
-        self._read = dict.fromkeys(lanes, 0)
+        self._params, self._words, self._x = params, words, f"x{sequence}"
+        self._fields = {lane.name: lane.fields for lane in lanes_of(layout)}
+        self._read = dict.fromkeys(self._fields, 0)
 
-    def tensors(self, predict: Sequence[bool]) -> Iterator[TracedTensor]:
+    def tensors(self, predict: Sequence[bool]) -> Iterator[tuple[int, str, np.ndarray]]:
+        """Yield every tensor: its token in the sequence, its tap name and its flat values.
+
+        ``predict`` says of each token whether the head ran.
+        """
         params = self._params
         for token, head in enumerate(predict):
             x = self._take(self._x, params.words(params.config.d), "x")["x"]
-            yield TracedTensor(token, "embedding.x", x.reshape(-1)[:params.config.d])
+            yield token, "embedding.x", x.reshape(-1)[:params.config.d]
             for stage in program(params)[:None if head else -1]:
                 for tensor, values in self._stage(stage):
-                    yield TracedTensor(token, tensor, values)
+                    yield token, tensor, values
         for name in ("q", "norm", "a", "acc", "z", "mlgru", "glu", self._x):
             left = len(self._words[name]) - self._read[name]
             if left:
                 raise SimulationError(f"lane {name} of the trace showed {left} words too many")
 
-    def _take(self, lane_name: str, count: int, *fields: str) -> dict[str, np.ndarray]:
+    def _take(self, lane: str, count: int, *fields: str) -> dict[str, np.ndarray]:
         """Read fields of the next words of a lane, each ``[count, elements]``."""
-        lane, first = self._lanes[lane_name], self._read[lane_name]
-        words = self._words[lane_name][first:first + count]
+        first = self._read[lane]
+        words = self._words[lane][first:first + count]
         if len(words) < count:
             raise SimulationError(
-                f"lane {lane_name} of the trace showed {len(self._words[lane_name])} words, "
+                f"lane {lane} of the trace showed {len(self._words[lane])} words, "
                 f"too few for the tokens that ran")
-        self._read[lane_name] = first + count
-        values = {}
-        for name in fields:
-            field = lane.layout[name]
-            shape = field.shape
-            element = Shape.cast(shape.elem_shape if isinstance(shape, ArrayLayout) else shape)
-            bits = from_ints(words, field.offset, field.width)
-            if element.signed:
-                values[name] = signed_elements(bits, element.width)
-            else:
-                powers = 1 << np.arange(element.width, dtype=np.int64)
-                values[name] = bits.reshape(count, -1, element.width).astype(np.int64) @ powers
-        return values
+        self._read[lane] = first + count
+        return {name: read_field(words, self._fields[lane][name]) for name in fields}
 
     def _stage(self, stage: Stage) -> Iterator[tuple[str, np.ndarray]]:
         params = self._params
@@ -230,7 +205,7 @@ class CoreScoreboard:
                 continue
             words = result.outputs[f"tokens__{sequence}"]
             fields = self._ports.fields[f"tokens__{sequence}"]
-            generated[-1] = read_field(words, fields["token"])[:, 0].tolist() if words else []
+            generated[-1] = read_field(words, fields["token"])[:, 0].tolist()
             # In the order of computation: the first difference is then the cause.
             checks = sum(self._check_trace(sequence, expected, result), checks)
             if self._params.logits:
@@ -266,12 +241,12 @@ class CoreScoreboard:
             words[lane.name] = [
                 word for word in result.seen[lane.name]
                 if bit is None or word >> bit & 1 == sequence]
-        for traced in traced_tensors(
-                self._params, self._layout, words, sequence, expected.answer.predict):
-            token = expected.first_token + traced.token
+        reader = TraceReader(self._params, self._layout, words, sequence)
+        for index, name, values in reader.tensors(expected.answer.predict):
+            token = expected.first_token + index
             yield Checks(*(
-                compare(traced.tensor, oracle[traced.tensor][token].reshape(1, -1),
-                        traced.values.reshape(1, -1), first_token=token)
+                compare(name, oracle[name][token].reshape(1, -1), values.reshape(1, -1),
+                        first_token=token)
                 for oracle in (tensors.reference, tensors.onnx)))
 
     def _check_cycles(

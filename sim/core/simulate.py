@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from sterna.model.quantized.compare import Comparison, compare
 from sterna.model.quantized.integer import IntegerModel
 from sterna.sim.bench.runner import Engine, Simulator, check_simulator, run_on, work_folder
 from sterna.sim.bench.waves import check_waves, wave_groups, with_views, write_views
-from sterna.sim.core.cpp_engine import CoreProgress, CoreRun, CppCore
+from sterna.sim.core.cpp_engine import CoreRun, CppCore
 from sterna.sim.core.reference import Answer, answer, compare_logits, compare_tokens
 from sterna.sim.core.scoreboard import (
     CorePhaseReport,
@@ -37,7 +37,7 @@ from sterna.sim.core.scoreboard import (
 )
 from sterna.sim.core.stimulus import CorePhase, CoreStimulus
 
-__all__ = ["CoreReport", "check_core_request", "run_core_phases", "simulate_core"]
+__all__ = ["CoreReport", "run_core_phases", "simulate_core"]
 
 
 def run_core_phases(
@@ -57,8 +57,7 @@ def run_core_phases(
     progress("compute the answers with the reference and onnxruntime")
     answers = stimulus.answers(phases)
     progress(f"compile and run in {simulator.value}")
-    groups = wave_groups(emitted) if waves else {}
-    with work_folder(work) as folder, with_views(waves, emitted.module, groups):
+    with work_folder(work) as folder, with_views(waves, emitted.manifest, emitted.sources):
         results = run_on(
             simulator, emitted.sources, emitted.module, stimulus.job(phases, answers, seed),
             folder / f"core_{simulator.value}", waves=waves)
@@ -143,6 +142,7 @@ def simulate_core(
     engine: Engine | str = Engine.COCOTB, simulator: Simulator | str = Simulator.VERILATOR,
     waves: Path | None = None, work: Path | None = None, seed: int = 1,
     emitted: EmittedUnit | None = None,
+    prepare: Callable[[EmittedUnit, Path], EmittedUnit] = lambda emitted, work: emitted,
     progress: Callable[[str], None] = lambda message: None,
     on_tokens: Callable[[int, list[int]], None] = lambda sequence, tokens: None,
     **sizes: Any,
@@ -166,7 +166,7 @@ def simulate_core(
         ``seed + i``. The pauses of the bench are drawn from ``seed``, too.
     engine, simulator
         What to run it in; the C++ engine always uses Verilator.
-    waves, work
+    waves, work, prepare
         As for :func:`sterna.sim.simulate.simulate`.
     emitted
         A core emitted before, to simulate instead of a fresh one; for cocotb with trace. It
@@ -188,11 +188,19 @@ def simulate_core(
     """
     engine = one_of("engine", engine, Engine)
     simulator = one_of("simulator", simulator, Simulator)
-    requests = check_core_request(
-        model, prompts, tokens, temperature=temperature, engine=engine, simulator=simulator,
-        waves=waves, work=work, seed=seed, sizes=sizes)
+    requests = _requests(model, prompts, tokens, temperature, seed)
+    for size, follows in (("sequences", "prompts"), ("trace", "engine")):
+        if size in sizes:
+            raise ValueError(f"{size} is no size to give here: it follows from the {follows}")
+    if engine is Engine.CPP and simulator is not Simulator.VERILATOR:
+        raise ValueError(f"the engine cpp runs in verilator, not in {simulator.value}")
+    check_waves(waves, simulator)
+    check_simulator(simulator, work)
     if emitted is not None:
-        _check_emitted(emitted, len(requests), sizes)
+        CORE.check_emitted(emitted, sizes)
+        if emitted.params.sequences != len(requests):
+            raise ValueError(f"the core has {emitted.params.sequences} sequences, "
+                             f"got {len(requests)} prompts")
     started = time.monotonic()
     with work_folder(work) as folder:
         if emitted is None:
@@ -200,6 +208,7 @@ def simulate_core(
             emitted = emit_verilog(
                 model, CORE.name, folder / CORE.name, sequences=len(prompts),
                 trace=engine is Engine.COCOTB, **sizes)
+        emitted = prepare(emitted, folder)
         if engine is Engine.COCOTB:
             phases = run_core_phases(
                 model, emitted, _phases(requests), simulator=simulator, work=folder, seed=seed,
@@ -213,42 +222,23 @@ def simulate_core(
         _cycles_per_token(phases[0]), time.monotonic() - started)
 
 
-def check_core_request(
-    model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, *,
-    temperature: float, engine: Engine, simulator: Simulator, waves: Path | None, work: Path | None,
-    seed: int, sizes: Mapping[str, Any],
+def _requests(
+    model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, temperature: float,
+    seed: int,
 ) -> tuple[Request, ...]:
-    """The requests that :func:`simulate_core` is asked to run, a sequence each."""
+    """A request for each sequence."""
     tokens = whole_number("tokens", tokens, 1, (1 << LIMIT_BITS) - 1)
     seed = whole_number("seed", seed, 1)
     if not 1 <= len(prompts) <= MAX_SEQUENCES:
         raise ValueError(
             f"give one prompt for each sequence, 1 to {MAX_SEQUENCES}, got {len(prompts)}")
-    for size, follows in (("sequences", "prompts"), ("trace", "engine")):
-        if size in sizes:
-            raise ValueError(f"{size} is no size to give here: it follows from the {follows}")
-    if engine is Engine.CPP and simulator is not Simulator.VERILATOR:
-        raise ValueError(f"the engine cpp runs in verilator, not in {simulator.value}")
     requests = tuple(
         Request(tuple(whole_number("a token of a prompt", token, 0) for token in prompt),
                 tokens, temperature, seed + sequence)
         for sequence, prompt in enumerate(prompts))
     for request in requests:
         request.check_vocab(model.config.vocab)
-    check_waves(waves, simulator)
-    check_simulator(simulator, work)
     return requests
-
-
-def _check_emitted(emitted: EmittedUnit, prompts: int, sizes: Mapping[str, Any]) -> None:
-    if sizes:
-        raise ValueError(
-            f"{', '.join(sizes)} cannot be given with emitted: that folder has its sizes")
-    if emitted.module != CORE.module:
-        raise ValueError(f"emitted must be a core folder, got one of {emitted.module}")
-    if emitted.params.sequences != prompts:
-        raise ValueError(
-            f"the core has {emitted.params.sequences} sequences, got {prompts} prompts")
 
 
 def _phases(requests: tuple[Request, ...]) -> list[CorePhase]:
@@ -277,15 +267,9 @@ def _run_in_cpp(
     core = CppCore(emitted.sources, emitted.module,
                    build_image(model, emitted.params), work / "core_cpp", waves=waves)
     if waves:
-        write_views(waves, emitted.module, wave_groups(emitted))
+        write_views(waves, emitted.module, wave_groups(emitted.manifest, emitted.sources))
     progress("run")
-
-    def show(now: CoreProgress) -> None:
-        for sequence, written in enumerate(now.tokens):
-            if written:
-                on_tokens(sequence, written)
-
-    run = core.run([[request] for request in requests], progress=show)
+    run = core.run([[request] for request in requests], on_tokens=on_tokens)
     progress("compute the answers with the reference and onnxruntime")
     oracles = (IntegerModel(model), OnnxStep(build_step(model)))
     answers = [[answer(oracle, [request], model.profile.logit.frac)[0] for request in requests]

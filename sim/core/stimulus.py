@@ -17,8 +17,9 @@ from sterna.hw.core.core_product import (
 )
 from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.plan.request import Request, check_requests
+from sterna.hw.emit.documents import field_bits
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.emit.payloads import UnitPorts
+from sterna.hw.emit.payloads import Fields, UnitPorts
 from sterna.hw.testbench.job import Job, MonitoredBits, Pause, Phase
 from sterna.hw.testbench.stimulus import Activations
 from sterna.model.quantized import QuantizedModel
@@ -51,26 +52,25 @@ class Lane:
     name: str
     low: int
     width: int
-    layout: StructLayout
+    fields: Fields
 
     @property
     def sequence_bit(self) -> int | None:
         """Bit of the lane that says which sequence, if it does."""
-        field = self.layout["sequence"]
-        return field.offset if field.width else None
+        field = self.fields["sequence"]
+        return field.low if field.element_bits else None
 
 
 def lanes_of(layout: StructLayout) -> list[Lane]:
     """Return the lanes of a trace port in the order of their bits."""
     lanes = []
     for name, part in layout:
-        shape = part.shape
-        if isinstance(shape, ArrayLayout):
-            size = shape.elem_shape.size
-            lanes += [Lane(f"{name}{index}", part.offset + index * size, size, shape.elem_shape)
-                      for index in range(shape.length)]
-        else:
-            lanes.append(Lane(str(name), part.offset, shape.size, shape))
+        is_array = isinstance(part.shape, ArrayLayout)
+        shape = part.shape.elem_shape if is_array else part.shape
+        fields = {each.name: each for each in field_bits(shape)}
+        lanes += [Lane(f"{name}{index if is_array else ''}", part.offset + index * shape.size,
+                       shape.size, fields)
+                  for index in range(part.shape.length if is_array else 1)]
     return lanes
 
 

@@ -167,7 +167,7 @@ def run_cocotb(
         If the Verilog does not compile, a test fails, or there is none, or all are skipped.
     """
     # Here, for a test in the simulator reads its folder through this module, and loads no more.
-    from sterna.sim.bench.waves import check_waves, groups_of, with_views
+    from sterna.sim.bench.waves import check_waves, with_views
     simulator = one_of("simulator", simulator, Simulator)
     found = Folder.read(Path(folder).resolve())
     seed, wave_file = whole_number("seed", seed, 0), check_waves(waves, simulator)
@@ -177,11 +177,7 @@ def run_cocotb(
     work.mkdir(parents=True, exist_ok=True)
     results = work / "results.xml"
     results.unlink(missing_ok=True)
-    groups = {}
-    if wave_file:
-        verilog = "".join(path.read_text(encoding="utf-8") for path in found.sources)
-        groups = groups_of(found.manifest, verilog)
-    with with_views(wave_file, found.module, groups):
+    with with_views(wave_file, found.manifest, found.sources):
         log = run_launch(
             Launch(
                 simulator, [str(path) for path in found.sources], found.module, module, str(work),

@@ -21,7 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sterna.model.config import ModelConfig
 from sterna.model.mixers.attention import Attention, RingAttention
 from sterna.model.network.projection import MixerInit
-from sterna.model.network.recurrence import naive_mlgru
 from sterna.model.parallel import ring
 from sterna.model.parallel.context import context_parallel, own_part
 from sterna.model.parallel.recurrence import mlgru_scan_parallel
@@ -217,12 +216,3 @@ def test_the_group_is_forgotten_after_an_error(alone: dist.ProcessGroup) -> None
         assert mixer.group is alone
         raise ZeroDivisionError
     assert mixer.group is None
-
-
-def test_a_scan_by_one_process_is_the_loop(alone: dist.ProcessGroup) -> None:
-    def loop(forget: Tensor, candidate: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
-        states = naive_mlgru(forget, candidate, initial)
-        return states, states[-1]
-
-    assert_same(lambda *given: mlgru_scan_parallel(*given, alone), loop,
-                [normal(40, 2, 3).sigmoid(), normal(40, 2, 3, seed=1), normal(2, 3)], within=1e-12)

@@ -72,7 +72,7 @@ def test_the_command_trains_on_a_data_folder(
     data.rename(data.with_name("old"))
     assert "cannot be read: --text names a text" in refusal(capsys, "evaluate", tmp_path / "run")
     data.with_name("new").rename(data)
-    assert "holds something else now: --text" in refusal(capsys, "evaluate", tmp_path / "run")
+    assert "is another one now: --text " in refusal(capsys, "evaluate", tmp_path / "run")
     code, _, err = run(capsys, *quantize)
     assert code == 0
     assert "nothing is measured: the data folder of the run" in err

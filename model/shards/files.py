@@ -204,13 +204,10 @@ def _check_shard(path: Path, shard: Shard, dtype: np.dtype) -> None:
         raise ShardError(f"{path}: not a shard of tokens")
     expected = pack_header(dtype, shard.tokens)
     if header != expected:
-        names = ("version", "bytes per token", "tokens")
         found = _HEADER.unpack(header)[1:] if len(header) == _HEADER.size else ("a short header",)
-        wanted = _HEADER.unpack(expected)[1:]
         raise ShardError(
-            f"{path}: the header should say "
-            f"{', '.join(f'{name} {value}' for name, value in zip(names, wanted, strict=True))}; "
-            f"got {', '.join(map(str, found))}")
+            f"{path}: the header should say version {VERSION}, bytes per token {dtype.itemsize}, "
+            f"tokens {shard.tokens}; got {', '.join(map(str, found))}")
     _check_size(path, _HEADER.size + shard.tokens * dtype.itemsize)
 
 

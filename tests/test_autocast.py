@@ -24,7 +24,6 @@ from sterna.model.network.recurrence import (
 )
 from sterna.model.stack.language_model import LanguageModel
 
-
 VECTORS, MATRIX = normal(6, 3, 200, seed=1), normal(40, 200, seed=2)
 SEQUENCE = gates(40, 2, 8, seed=3), normal(40, 2, 8, seed=4), normal(2, 8, seed=5)
 HEADS = (*(gates(20, 2, 3, 4, seed=seed) for seed in range(4)), normal(2, 3, 4, 4, seed=5))

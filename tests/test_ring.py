@@ -170,7 +170,9 @@ def test_scores_of_any_size_neither_overflow_nor_vanish(
         ring_attention(q, k, v, alone, causal=False).double(), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_sums_of_bfloat16_are_kept_in_float32(alone: dist.ProcessGroup) -> None:
+def test_sums_of_bfloat16_are_kept_in_float32(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     q, k, v = (normal(1, 2, TIME, 8, seed=seed).bfloat16().requires_grad_() for seed in range(3))
     y = ring_attention(q, k, v, alone)
     wide = [each.detach().double().requires_grad_() for each in (q, k, v)]
@@ -184,6 +186,11 @@ def test_sums_of_bfloat16_are_kept_in_float32(alone: dist.ProcessGroup) -> None:
         assert ours.grad is not None
         assert theirs.grad is not None
         torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=4e-2, atol=4e-2)
+    # The mean of as many zeros as ones, added up one by one: a sum in bfloat16 stops at 256.
+    monkeypatch.setattr(ring, "KEYS_AT_ONCE", 1)
+    v = torch.arange(600).ge(300).bfloat16().reshape(1, 1, 600, 1)
+    y = ring_attention(torch.zeros_like(v), torch.zeros_like(v), v, alone, causal=False)
+    assert set(y.flatten().tolist()) == {0.5}
 
 
 # -- Bad input -----------------------------------------------------------------------------------

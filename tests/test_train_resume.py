@@ -60,7 +60,7 @@ def test_auto_resume_starts_without_a_checkpoint_and_after_the_end_does_nothing(
 
 
 def test_resume_refuses_another_run(tmp_path: Path) -> None:
-    run(tmp_path)
+    plain = run(tmp_path)
     other_text = Corpus("sparrows", CORPUS.train + b"!", CORPUS.heldout)
     for change, message in (
             ({"seed": 3}, r"checkpoint\.pt: it was trained with seed 0, not 3"),
@@ -73,7 +73,7 @@ def test_resume_refuses_another_run(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=message):
             run(tmp_path, 4, resume=True, **change)
     assert run(tmp_path, 4, resume=True, corpus=replace(CORPUS, name="the same")).step == 4
-    run(tmp_path, corpus=BEGUN, overwrite=True)
+    assert run(tmp_path, corpus=BEGUN, overwrite=True).train_bpb != plain.train_bpb
     for other, said in ((CORPUS, "None"), (replace(BEGUN, general=CORPUS.train), r"\w+")):
         with pytest.raises(CheckpointError, match=rf"general text \w+, not {said}"):
             run(tmp_path, 4, corpus=other, resume=True)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -34,7 +35,7 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import ByteTokenizer
-from sterna.model.training.distributed import joined
+from sterna.model.training.distributed import Processes, joined
 from sterna.model.training.recipe import Recording, TrainRecipe
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.state import add_gradient
@@ -99,9 +100,7 @@ def is_last() -> bool:
 
 def every(found: object) -> list[Any]:
     """What each process found."""
-    all_of_it: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(all_of_it, found)
-    return all_of_it
+    return Processes(torch.device("cpu")).every(found)
 
 
 def stopped(folder: Path, **options: Any) -> list[int | None]:
@@ -178,20 +177,16 @@ def main(folder: Path) -> None:
 
 def refusals(folder: Path) -> dict[str, str]:
     """What is refused, by every process in the same words."""
-    uneven = TrainRecipe(batch=3, window=40, float_start=0.0)
-    deep = TrainRecipe(batch=4, window=40, accumulate=4, float_start=0.0)
+    options: dict[str, dict[str, Any]] = {
+        "batch": {"recipe": replace(SMALL_STEPS, batch=3)},
+        "accumulate": {"recipe": replace(SMALL_STEPS, accumulate=4)},
+        "layout": {"parallel": "tp"}, "reversible": {"parallel": "fsdp", "config": REVERSIBLE},
+        "samples": {"recording": Recording(sample_every=1)},
+        "average": {"recipe": replace(SMALL_STEPS, ema=0.9)}}
+    found = {name: refused(partial(run, folder / "no", **each)) for name, each in options.items()}
     with RunFolder(folder / "locked").locked() if dist.get_rank() == 0 else nullcontext():
-        locked = refused(lambda: run(folder / "locked", parallel="ddp"))
-    return {
-        "batch": refused(lambda: run(folder / "no", recipe=uneven)),
-        "accumulate": refused(lambda: run(folder / "no", recipe=deep)),
-        "layout": refused(lambda: run(folder / "no", parallel="tp")),
-        "reversible": refused(lambda: run(folder / "no", parallel="fsdp", config=REVERSIBLE)),
-        "samples": refused(lambda: run(folder / "no", recording=Recording(sample_every=1))),
-        "average": refused(lambda: run(folder / "no", recipe=replace(SMALL_STEPS, ema=0.9))),
-        "finished": refused(lambda: run(folder / "ddp")),
-        "locked": locked,
-    }
+        found["locked"] = refused(lambda: run(folder / "locked", parallel="ddp"))
+    return {**found, "finished": refused(lambda: run(folder / "ddp"))}
 
 
 if __name__ == "__main__":

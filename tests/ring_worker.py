@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from mixer_parts import gates, normal
 from torch import Tensor
 
 from sterna.model.config import ModelConfig
@@ -51,9 +52,7 @@ class Worker:
 
     def draw(self, seed: int, *shape: int, dtype: str = "float64") -> Tensor:
         """The same normal numbers on every process."""
-        numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed),
-                              dtype=torch.float64)
-        return numbers.to(self.device, getattr(torch, dtype))
+        return normal(*shape, seed=seed).to(self.device, getattr(torch, dtype))
 
     def part(self, x: Tensor, dim: int = 0) -> Tensor:
         return own_part(x.detach(), self.group, dim)
@@ -123,10 +122,7 @@ def recurrence(worker: Worker, time: int, dtype: str) -> float:
     """States, the last state, and the gradients of gates, candidates and initial state, against
     the loop. A third of the gates is 0 or 1; every process uses the last state differently."""
     shape = (time, 2, 3)
-    kind = torch.randint(0, 6, shape, generator=torch.Generator().manual_seed(9))
-    kind = kind.to(worker.device)
-    forget = worker.draw(0, *shape, dtype=dtype).sigmoid()
-    forget = forget.masked_fill(kind == 0, 0.0).masked_fill(kind == 1, 1.0).requires_grad_()
+    forget = gates(*shape, seed=9).to(worker.device, getattr(torch, dtype)).requires_grad_()
     candidate = worker.draw(1, *shape, dtype=dtype).requires_grad_()
     initial = worker.draw(2, 2, 3, dtype=dtype).requires_grad_()
     toward, of_last = worker.draw(3, *shape, dtype=dtype), worker.draw(4, 2, 3, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Parts of the tests of data folders: a tokenizer of pairs, and reading shards by hand."""
+"""Parts of the tests of data folders: a tokenizer of pairs, a folder, reading shards by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["PairTokenizer", "stored_tokens"]
+from sterna.model.shards.build import BuildOptions, build
+from sterna.model.shards.split import Split
+from sterna.model.tokens.tokenizer import Tokenizer
+
+__all__ = ["PairTokenizer", "folder_of", "stored_tokens"]
 
 _HEADER_BYTES = 32
 
@@ -53,6 +57,15 @@ class PairTokenizer:
     @property
     def sha256(self) -> str:
         return hashlib.sha256(f"pairs {self.largest}".encode()).hexdigest()
+
+
+def folder_of(folder: Path, text: str, tokenizer: Tokenizer, shard_tokens: int) -> Path:
+    """A data folder of one text, a tenth of which is held out."""
+    folder.mkdir(exist_ok=True)
+    (folder / "in.txt").write_text(text)
+    build([str(folder / "in.txt")], folder / "data", BuildOptions(
+        tokenizer, Split(0.1), shard_tokens=shard_tokens, block_bytes=1000))
+    return folder / "data"
 
 
 def stored_tokens(folder: Path, dtype: str) -> np.ndarray:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from mixer_parts import gates, normal
 from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
@@ -22,15 +23,6 @@ from sterna.model.network.recurrence import (
     scan_sequential,
 )
 from sterna.model.stack.language_model import LanguageModel
-
-
-def normal(*shape: int, seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def gates(*shape: int, seed: int) -> Tensor:
-    return torch.sigmoid(3 * normal(*shape, seed=seed))
-
 
 VECTORS, MATRIX = normal(6, 3, 200, seed=1), normal(40, 200, seed=2)
 SEQUENCE = gates(40, 2, 8, seed=3), normal(40, 2, 8, seed=4), normal(2, 8, seed=5)
@@ -92,10 +84,11 @@ def test_values_and_gradients_are_the_same_bits(name: str, dtype: torch.dtype) -
 
 def test_prepared_projections_too() -> None:
     layer = BitLinear(200, 40, generator=torch.Generator().manual_seed(1))
-    expected = prepare([layer])(VECTORS)
+    vectors = VECTORS.float()
+    expected = prepare([layer])(vectors)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(prepare([layer])(VECTORS), expected)
-        assert nn.Linear(200, 40)(VECTORS).dtype is torch.bfloat16     # autocast is on
+        assert torch.equal(prepare([layer])(vectors), expected)
+        assert nn.Linear(200, 40)(vectors).dtype is torch.bfloat16     # autocast is on
 
 
 @pytest.mark.parametrize("mixer", ["mlgru", "hgrn2", "gru", "lru"])

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,27 @@ PROVE = Path(__file__).parents[1] / "benchmarks" / "prove.py"
 WAYS = [pytest.param(True, id="terminal"), pytest.param(False, id="kill", marks=pytest.mark.long)]
 
 
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """A process, in a session of its own, that ends with the block: also if a SIGTERM ends it, at
+    which Python would leave without a word to anybody."""
+    def leave(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
 def interrupted(
     folder: Path, arguments: tuple[object, ...], ready: Callable[[str, str], bool], *,
     group: bool = True, program: tuple[object, ...] = ("-m", "sterna.cli"),
-    message: str = "sterna: interrupted",
+    message: str = "sterna: interrupted", number: int = signal.SIGINT,
 ) -> str:
     """Start a command, press Ctrl-C once it is ready; return what it wrote to standard output.
 
@@ -34,16 +52,15 @@ def interrupted(
             start_new_session=True, env={**os.environ, "TMPDIR": str(folder)})
     printed = [folder / "out", folder / "err"]
     deadline = time.monotonic() + PATIENCE_S
-    try:
+    with ended(process):
         while not ready(*(path.read_text() for path in printed)):
             assert process.poll() is None, [path.read_text() for path in printed]
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
-        assert process.wait(PATIENCE_S) == 130
-    finally:
-        process.kill()
-    check_message(printed[1].read_text(), message)
+        (os.killpg if group else os.kill)(process.pid, number)
+        assert process.wait(PATIENCE_S) == 128 + number
+    if number == signal.SIGINT:
+        check_message(printed[1].read_text(), message)
     return printed[0].read_text()
 
 
@@ -53,6 +70,21 @@ def check_message(errors: str, message: str = "sterna: interrupted") -> None:
     # Neither a traceback, nor Amaranth's warnings of designs that are dropped half built.
     assert "Traceback" not in errors
     assert "Unused" not in errors
+
+
+def test_what_is_waited_for_ends_with_the_tests() -> None:
+    """Also if they are ended by a signal, as by ``timeout``."""
+    code = ("import subprocess, sys; from test_interrupt import ended; "
+            "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+            "with ended(child): print(child.pid, flush=True); child.wait()")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+                          cwd=Path(__file__).parent) as tests:
+        assert tests.stdout is not None
+        child = int(tests.stdout.readline())
+        tests.terminate()
+        assert tests.wait(PATIENCE_S) == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
 
 
 @pytest.mark.slow
@@ -68,25 +100,27 @@ def test_while_a_simulation_compiles(
     assert not list(work.rglob("results.json"))
 
 
-@pytest.mark.slow
-def test_while_verilog_is_emitted(tmp_path: Path) -> None:
-    interrupted(tmp_path, ("simulate", "tiny", "--unit", "core", "-o", tmp_path / "work"),
-                lambda out, err: "emit the Verilog" in err)
-    assert not list((tmp_path / "work").rglob("*.v"))
+def shows(words: str) -> Callable[[Path, str], bool]:
+    return lambda folder, err: words in err
 
 
 @pytest.mark.slow
-def test_while_operators_are_compiled(tmp_path: Path) -> None:
-    interrupted(tmp_path, ("build-ops", "-o", tmp_path / "ops"),
-                lambda out, err: bool(list((tmp_path / "ops").rglob("*.o"))))
-    assert not list((tmp_path / "ops").rglob("*.so"))
-
-
-@pytest.mark.slow
-def test_while_a_netlist_is_made(tmp_path: Path) -> None:
-    interrupted(
-        tmp_path, ("synth", "tiny-c12", "--target", "ecp5-85k", "--unit", "mlgru", "--no-cache"),
-        lambda out, err: "synthesis" in err)
+@pytest.mark.parametrize(("command", "ready", "never"), [
+    (("simulate", "tiny", "--unit", "core", "-o", "{}/work"), shows("emit the Verilog"), "*.v"),
+    (("build-ops", "-o", "{}/ops"), lambda folder, err: bool([*folder.rglob("*.o")]), "*.so"),
+    (("synth", "tiny-c12", "--target", "ecp5-85k", "--unit", "mlgru", "--no-cache"),
+     shows("synthesis"), None),
+    (("evaluate", "tiny"), shows("evaluating"), None),
+    (("export", "tiny", "-o", "{}/m.onnx", "--check", "40000"), shows("compare"), None),
+], ids=lambda given: given[0] if isinstance(given, tuple) else "")
+def test_while_a_command_works(
+    tmp_path: Path, command: tuple[str, ...], ready: Callable[[Path, str], bool],
+    never: str | None,
+) -> None:
+    """What it writes last, if it does so late, is not there."""
+    interrupted(tmp_path, tuple(each.format(tmp_path) for each in command),
+                lambda out, err: ready(tmp_path, err))
+    assert never is None or not [*tmp_path.rglob(never)]
 
 
 @pytest.mark.slow
@@ -99,17 +133,6 @@ def test_while_claims_are_proven(tmp_path: Path, group: bool) -> None:
 
 
 @pytest.mark.slow
-def test_while_a_text_is_evaluated(tmp_path: Path) -> None:
-    interrupted(tmp_path, ("evaluate", "tiny"), lambda out, err: "evaluating" in err)
-
-
-@pytest.mark.slow
-def test_while_a_graph_is_compared(tmp_path: Path) -> None:
-    interrupted(tmp_path, ("export", "tiny", "-o", tmp_path / "m.onnx", "--check", 40000),
-                lambda out, err: "compare" in err)
-
-
-@pytest.mark.slow
 def test_while_text_is_written(tmp_path: Path) -> None:
     out = interrupted(tmp_path, ("generate", "micro", "--tokens", 1_000_000),
                       lambda out, err: len(out) > 100)
@@ -117,12 +140,17 @@ def test_while_text_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_while_a_model_is_trained(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_while_a_model_is_trained(tmp_path: Path, number: int) -> None:
     interrupted(
         tmp_path, ("train", "--config", "micro", "--steps", 1_000_000, "-o", tmp_path / "run"),
-        lambda out, err: "step " in err)
-    assert (tmp_path / "run" / "checkpoint.pt").exists()
-    assert "--resume" in (tmp_path / "err").read_text()
+        lambda out, err: "step " in err, number=number)
+    from sterna.model.training.checkpoint import load_checkpoint  # torch, which no other needs
+    said = (tmp_path / "err").read_text()
+    step = load_checkpoint(tmp_path / "run").step
+    assert f"interrupted at step {step}; {tmp_path}/run/checkpoint.pt is saved" in said
+    assert "--resume" in said
+    assert "Traceback" not in said
 
 
 # While everything is imported ----------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from mixer_parts import normal
 from torch import Tensor
 
 from sterna.model.config import ModelConfig
@@ -25,21 +26,14 @@ def lively(layers: int = 4, mixer: str = MIXERS, weights: str = "ternary") -> La
     model = LanguageModel(ModelConfig(
         d=16, layers=layers, dff=24, vocab=20, mixer=mixer, weights=weights,
         residual="reversible"), seed=1).double()
-    generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn(
-                parameter.shape, dtype=torch.float64, generator=generator))
+        for number, parameter in enumerate(model.parameters()):
+            parameter.add_(0.3 * normal(*parameter.shape, seed=number))
     return model
 
 
 def tokens(seed: int, length: int = T) -> Tensor:
     return torch.randint(0, 20, (BATCH, length), generator=torch.Generator().manual_seed(seed))
-
-
-def numbers(*shape: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, dtype=torch.float64, generator=generator)
 
 
 def naive_run(
@@ -82,12 +76,12 @@ def both(
 def test_gradients_are_those_of_plain_autograd(weights: str) -> None:
     """To the input, every parameter and every state that came in, from outputs and states."""
     model = lively(weights=weights)
-    x, states = numbers(T, BATCH, 16, seed=4).requires_grad_(), warm_states(model)
+    x, states = normal(T, BATCH, 16, seed=4).requires_grad_(), warm_states(model)
     inputs = [x, *flat(states), *itertools.chain(*(b.parameters() for b in model.blocks()))]
     results = []
     for y, after in both(model, x, states):
         held = [each.untyped_storage().nbytes() / each.nbytes for each in after]
-        loss = sum((each * numbers(*each.shape, seed=5)).sum() for each in (y, *after))
+        loss = sum((each * normal(*each.shape, seed=5)).sum() for each in (y, *after))
         results.append([y, *after, *torch.autograd.grad(loss, inputs)])
         if len(results) == 1:      # a state that is a slice does not hold the sequence
             assert held == [1] * len(held)
@@ -104,7 +98,7 @@ def test_a_loss_may_use_outputs_or_states_alone_and_parameters_may_be_frozen(par
         parameter.requires_grad_(False)
     trained = [p for block in model.blocks() for p in block.parameters() if p.requires_grad]
     results = []
-    for y, after in both(model, numbers(T, BATCH, 16, seed=6), model.initial_state(BATCH)):
+    for y, after in both(model, normal(T, BATCH, 16, seed=6), model.initial_state(BATCH)):
         loss = sum(each.square().sum() for each in ([y] if part == "outputs" else after))
         results.append(torch.autograd.grad(
             loss, trained, allow_unused=True, materialize_grads=True))

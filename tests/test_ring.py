@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import subprocess
 import sys
@@ -22,18 +21,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sterna.model.config import ModelConfig
 from sterna.model.mixers.attention import Attention, RingAttention
 from sterna.model.network.projection import MixerInit
-from sterna.model.network.recurrence import naive_mlgru
 from sterna.model.parallel import ring
 from sterna.model.parallel.context import context_parallel, own_part
 from sterna.model.parallel.recurrence import mlgru_scan_parallel
-from sterna.model.parallel.ring import (
-    Partial,
-    attend,
-    finish,
-    merge,
-    nothing,
-    ring_attention,
-)
+from sterna.model.parallel.ring import ring_attention
 from sterna.model.stack.language_model import LanguageModel
 
 TIME, WIDTH = 24, 6
@@ -166,46 +157,23 @@ def test_no_tensor_grows_with_the_square_of_the_length(
     assert largest == {64: 2 * 64 * 16, 256: 2 * 256 * 16}
 
 
-# -- Partial results -----------------------------------------------------------------------------
-
-
-def test_partial_results_may_be_merged_in_any_order() -> None:
-    q, k, v = (normal(2, TIME, WIDTH, seed=seed) for seed in range(3))
-    partials = [attend(q, *pair) for pair in zip(
-        k.tensor_split(4, dim=-2), v.tensor_split(4, dim=-2), strict=True)]
-    expected = F.scaled_dot_product_attention(q, k, v)
-    for first, second, third, fourth in itertools.permutations(partials):
-        for whole in (merge(merge(merge(first, second), third), fourth),
-                      merge(merge(first, second), merge(third, fourth))):
-            torch.testing.assert_close(finish(whole)[0], expected, rtol=1e-14, atol=1e-14)
-
-
-def test_hidden_blocks_and_no_blocks_change_nothing() -> None:
-    q, k, v = (normal(2, TIME, WIDTH, seed=seed) for seed in range(3))
-    seen = attend(q, k, v)
-    blind = attend(q, k, v, torch.ones(TIME, TIME, dtype=torch.bool))
-    for none in (blind, nothing(q)):
-        for merged in (merge(seen, none), merge(none, seen)):
-            torch.testing.assert_close(merged, seen, rtol=0, atol=0)
-    # Hidden first, as the last key of a block may be the first that a query sees.
-    assert not any(bool(each.isnan().any()) for each in merge(blind, blind))
-
-
-def test_scores_of_any_size_neither_overflow_nor_vanish() -> None:
-    """One key wins by far, in another block than that with the most of the rest."""
-    q, k, v = (normal(1, 8, WIDTH, seed=seed).float() for seed in range(3))
+def test_scores_of_any_size_neither_overflow_nor_vanish(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One key wins by far, in another tile than that with the most of the rest."""
+    monkeypatch.setattr(ring, "KEYS_AT_ONCE", 2)
+    q, k, v = (normal(1, 1, 8, WIDTH, seed=seed).float() for seed in range(3))
     q, k = 100 * q, 100 * k
-    whole = Partial(*nothing(q))
-    for pair in zip(k.tensor_split(4, dim=-2), v.tensor_split(4, dim=-2), strict=True):
-        whole = merge(whole, attend(q, *pair))
+    assert float((q @ k.mT).max()) > 1e4 * WIDTH ** 0.5     # e^1e4 is no float
     expected = F.scaled_dot_product_attention(q.double(), k.double(), v.double())
-    torch.testing.assert_close(finish(whole)[0].double(), expected, rtol=1e-3, atol=1e-3)
-    assert float(whole.most.max()) > 1e4    # e^1e4 is no float
+    torch.testing.assert_close(
+        ring_attention(q, k, v, alone, causal=False).double(), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_sums_of_bfloat16_are_kept_in_float32(alone: dist.ProcessGroup) -> None:
+def test_sums_of_bfloat16_are_kept_in_float32(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     q, k, v = (normal(1, 2, TIME, 8, seed=seed).bfloat16().requires_grad_() for seed in range(3))
-    assert {each.dtype for each in attend(q, k, v)} == {torch.float32}
     y = ring_attention(q, k, v, alone)
     wide = [each.detach().double().requires_grad_() for each in (q, k, v)]
     expected = F.scaled_dot_product_attention(*wide, is_causal=True)
@@ -218,6 +186,11 @@ def test_sums_of_bfloat16_are_kept_in_float32(alone: dist.ProcessGroup) -> None:
         assert ours.grad is not None
         assert theirs.grad is not None
         torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=4e-2, atol=4e-2)
+    # The mean of as many zeros as ones, added up one by one: a sum in bfloat16 stops at 256.
+    monkeypatch.setattr(ring, "KEYS_AT_ONCE", 1)
+    v = torch.arange(600).ge(300).bfloat16().reshape(1, 1, 600, 1)
+    y = ring_attention(torch.zeros_like(v), torch.zeros_like(v), v, alone, causal=False)
+    assert set(y.flatten().tolist()) == {0.5}
 
 
 # -- Bad input -----------------------------------------------------------------------------------
@@ -250,12 +223,3 @@ def test_the_group_is_forgotten_after_an_error(alone: dist.ProcessGroup) -> None
         assert mixer.group is alone
         raise ZeroDivisionError
     assert mixer.group is None
-
-
-def test_a_scan_by_one_process_is_the_loop(alone: dist.ProcessGroup) -> None:
-    def loop(forget: Tensor, candidate: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
-        states = naive_mlgru(forget, candidate, initial)
-        return states, states[-1]
-
-    assert_same(lambda *given: mlgru_scan_parallel(*given, alone), loop,
-                [normal(40, 2, 3).sigmoid(), normal(40, 2, 3, seed=1), normal(2, 3)], within=1e-12)

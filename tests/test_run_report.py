@@ -213,6 +213,8 @@ def test_a_curve_without_a_spike_is_shown_whole() -> None:
 def test_reporters_show_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
     progress = TrainProgress(0.5, 70, 3.0, 2.0, 2.5, 1234.5)
     lines = LineReporter(interval_seconds=0.0)
+    lines.update(replace(progress, fraction=0.0))
+    assert "left" not in capsys.readouterr().err
     lines.update(progress)
     lines.measured(16, 64)
     lines.message("done")

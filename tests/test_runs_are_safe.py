@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +49,9 @@ def test_a_checkpoint_is_not_replaced_unasked(
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
     assert "give one of --resume, --auto-resume and --overwrite" in refusal(
         capsys, "train", "--steps", 1, "--resume", "--overwrite", "-o", tmp_path)
+    assert f"there is no run to resume in {tmp_path}/none" in refusal(
+        capsys, "train", "--steps", 1, "--resume", "-o", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
     run(tmp_path, 3, overwrite=True)
     assert load_checkpoint(tmp_path).step == 3
 
@@ -66,12 +68,6 @@ def test_a_run_that_fails_leaves_the_checkpoint_before_it_and_torch_as_it_was(
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
     assert not (tmp_path / ".lock").exists()
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == settings
-
-
-def test_to_resume_there_must_be_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"there is no run to resume in {tmp_path}/none" in refusal(
-        capsys, "train", "--steps", 1, "--resume", "-o", tmp_path / "none")
-    assert not (tmp_path / "none").exists()
 
 
 HOLD = """
@@ -134,27 +130,6 @@ def test_a_signal_saves_and_a_second_one_is_not_held_back(tmp_path: Path, number
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-@pytest.mark.slow
-def test_sigterm_saves_and_leaves_with_143(tmp_path: Path) -> None:
-    errors = tmp_path / "errors"
-    with errors.open("w") as file:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "sterna.cli", "train", "--config", "micro", "--minutes", "9",
-             "--threads", "1", "-o", tmp_path / "run"], stderr=file)
-    try:
-        while "tokens/s" not in errors.read_text():     # the deadline of the test ends it
-            assert child.poll() is None, errors.read_text()
-            time.sleep(0.05)
-        child.terminate()
-        assert child.wait(60) == 143
-    finally:
-        child.kill()
-    said = errors.read_text()
-    step = load_checkpoint(tmp_path / "run").step
-    assert f"interrupted at step {step}; {tmp_path}/run/checkpoint.pt is saved" in said
-    assert "Traceback" not in said
 
 
 def test_only_so_much_of_the_heldout_text_is_measured(tmp_path: Path) -> None:

@@ -204,6 +204,7 @@ def test_a_text_that_has_to_be_read_to_its_end(
 
 
 def test_a_folder_is_read_in_order_of_paths_and_hidden_files_are_not(tmp_path: Path) -> None:
+    """Nor is a null or an empty text a document."""
     folder = tmp_path / "in"
     (folder / "b" / ".git").mkdir(parents=True)
     (folder / ".hidden.txt").write_text("no")
@@ -211,7 +212,8 @@ def test_a_folder_is_read_in_order_of_paths_and_hidden_files_are_not(tmp_path: P
     (folder / "picture.png").write_text("no")
     (folder / "a.txt").write_text("A")
     (folder / "c.md").write_text("C")
-    (folder / "b" / "lines.jsonl.gz").write_bytes(gzip.compress(b'{"text": "B"}\n\n'))
+    (folder / "b" / "lines.jsonl.gz").write_bytes(gzip.compress(
+        b'{"text": null}\n{"text": "B"}\n\n{"text": ""}\n'))
     index = built(folder, tmp_path / "out", separator=",")
     assert texts_of(tmp_path / "out") == ("A,B,C", "")
     assert index.sources == ({"name": "in", "files": 3, "documents": 3, "bytes": 3},)
@@ -234,12 +236,6 @@ def test_a_bad_line_is_named(tmp_path: Path, line: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         built(tmp_path / "in.jsonl", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
-
-
-def test_null_and_empty_texts_are_no_documents(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text('{"text": null}\n{"text": "a"}\n\n{"text": ""}\n')
-    index = built(tmp_path / "in.jsonl", tmp_path / "out")
-    assert (index.train.documents, index.tokens) == (1, 1)
 
 
 @pytest.mark.parametrize("offset", [0, 6, 7, 8, 20])
@@ -292,15 +288,12 @@ def test_only_a_whole_data_folder_is_replaced_and_only_if_asked(tmp_path: Path) 
     with pytest.raises(ValueError, match=r"out is within the input .*, and would be read"):
         built(tmp_path, tmp_path / "sub" / "out")
     assert not (tmp_path / "sub").exists()
+    (tmp_path / "a").write_text("a")
+    with pytest.raises(ValueError, match="nothing of 1 document came to be held out with"):
+        built(tmp_path / "a", tmp_path / "no", split=Split(0.5))
     with pytest.raises(OSError, match="cannot write") as error:
         built(source, Path("/proc/out"))
     assert error.value.filename == "/proc/out"
-
-
-def test_a_text_of_one_byte_is_trained_on(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("a")
-    with pytest.raises(ValueError, match="nothing of 1 document came to be held out with"):
-        built(tmp_path / "a", tmp_path / "out", split=Split(0.5))
 
 
 def test_a_build_that_fails_leaves_what_was_there(tmp_path: Path) -> None:

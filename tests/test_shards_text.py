@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shard_parts import folder_of
 
 from sterna.model.corpus import Corpus
 from sterna.model.shards import text as shards_text
-from sterna.model.shards.build import BuildOptions, build
 from sterna.model.shards.files import ShardError, verify
-from sterna.model.shards.split import Split
 from sterna.model.shards.text import ShardText
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.text import MemoryText
@@ -29,10 +28,7 @@ TEXT = "the cat, then the Bär. Nothing\nelse: the\n\nend  of it " * 300
 
 
 def built(folder: Path, tokenizer: Tokenizer = WORDS, shard_tokens: int = 997) -> Path:
-    (folder / "in.txt").write_text(TEXT)
-    build([str(folder / "in.txt")], folder / "data", BuildOptions(
-        tokenizer, Split(0.1), shard_tokens=shard_tokens, block_bytes=1000))
-    return folder / "data"
+    return folder_of(folder, TEXT, tokenizer, shard_tokens)
 
 
 def halves(folder: Path) -> Corpus:
@@ -92,10 +88,7 @@ def test_few_shards_are_open_at_a_time(
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux tells what is resident")
 def test_what_was_read_does_not_stay_resident(tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_text(TEXT * 200)
-    build([str(tmp_path / "in.txt")], tmp_path / "data",
-          BuildOptions(BYTES, Split(0.1), shard_tokens=1 << 18))
-    tokens = ShardText(tmp_path / "data")
+    tokens = ShardText(folder_of(tmp_path, TEXT * 200, BYTES, 1 << 18))
     for start in range(0, 1024 * 2500, 2500):   # less than 256 of them in each shard
         tokens.piece(start % len(tokens), 129)
     maps = Path("/proc/self/smaps").read_text().split("\n")

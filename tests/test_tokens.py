@@ -123,12 +123,11 @@ def test_two_merges_to_the_same_spelling_give_one_token() -> None:
 
 def test_the_same_text_gives_the_same_file(tmp_path: Path) -> None:
     text = bundled_heldout()[:9000]
-    files = [save_tokenizer(train_bpe(parts, 300), tmp_path / f"{len(parts)}.json")
-             for parts in ([text], [text])]
-    assert files[0].read_bytes() == files[1].read_bytes()
-    again = load_tokenizer(files[0])
+    first, second = (save_tokenizer(train_bpe([text], 300), tmp_path / name) for name in "ab")
+    assert first.read_bytes() == second.read_bytes()
+    again = load_tokenizer(first)
     assert again.sha256 == train_bpe([text], 300).sha256 != TRAINED.sha256
-    assert again.to_json() == json.loads(files[0].read_text())
+    assert again.to_json() == json.loads(first.read_text())
 
 
 def test_the_largest_vocabulary_is_65536() -> None:

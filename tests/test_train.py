@@ -68,13 +68,6 @@ def test_training_learns_and_leaves_its_files(tmp_path: Path) -> None:
         result.heldout_bpb, abs=1e-3)
 
 
-def test_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path: Path) -> None:
-    first, second, other = (run(tmp_path / str(number), 6, seed=seed).model
-                            for number, seed in enumerate((1, 1, 2)))
-    assert_same_weights(first, second)
-    assert not torch.equal(first.head.weight, other.head.weight)
-
-
 class LastToken(TokenMixer):
     """A mixer of one's own whose state is a slice of the sequence."""
 
@@ -150,9 +143,6 @@ def test_embedding_learns_faster_and_only_matrices_decay(weights: str) -> None:
     ({"steps": None}, "either in steps or in minutes"),
     ({"steps": 1, "minutes": 1.0}, "either in steps or in minutes"),
     ({"steps": -1}, "steps must be a whole number from"),
-    ({"steps": 2.5}, "steps must be a whole number from"),
-    ({"steps": "2"}, "steps must be a whole number from"),
-    ({"seed": 1.5}, "seed must be a whole number from"),
     ({"seed": 1 << 63}, "seed must be a whole number from"),
     ({"steps": None, "minutes": -1.0}, "minutes must be above 0, got -1"),
     ({"execution": Execution(device="toaster")}, "cannot train on device 'toaster'"),
@@ -218,11 +208,13 @@ def test_any_mixer_trains_and_repeats_itself(tmp_path: Path) -> None:
     config = replace(CONFIG, mixer="mlgru + attention", weights="float", norm="post")
     recipe = TrainRecipe.of("float", warmup_steps=0)
     assert recipe.lr < TrainRecipe.of("ternary").lr
-    result, again = (run(tmp_path / name, 12, config=config, recipe=recipe) for name in "ab")
+    result, again, other = (run(tmp_path / str(number), 12, config=config, recipe=recipe, seed=seed)
+                            for number, seed in enumerate((1, 1, 2)))
     fresh = heldout_bpb(LanguageModel(config), CORPUS.heldout, window=recipe.window)
     assert result.heldout_bpb is not None
     assert result.heldout_bpb < fresh - 0.1
     assert_same_weights(result.model, again.model)
+    assert not torch.equal(result.model.head.weight, other.model.head.weight)
     assert load_checkpoint(result.checkpoint).config == config
 
 

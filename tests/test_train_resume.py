@@ -29,36 +29,25 @@ result = run(Path(sys.argv[1]), int(sys.argv[2]), auto_resume=True, quiet=False,
 print("done", result.step)
 """
 
+BEGUN = replace(CORPUS, general=CORPUS.train.upper())
+"""With a more general text to begin with."""
 
-@pytest.mark.parametrize("carry", [False, True])
-def test_interrupted_run_goes_on_exactly(tmp_path: Path, carry: bool) -> None:
-    recipe = replace(RECIPE, carry_state=carry)
-    whole = run(tmp_path / "whole", 25, recipe=recipe)
+
+@pytest.mark.parametrize("options", [
+    {}, {"recipe": replace(RECIPE, carry_state=True)}, {"corpus": BEGUN}])
+def test_interrupted_run_goes_on_exactly(tmp_path: Path, options: dict[str, Any]) -> None:
+    whole = run(tmp_path / "whole", 25, **options)
     recorder = Recorder(stop_at=11)
-    stopped = run(tmp_path / "cut", 25, recipe=recipe, reporter=recorder)
+    stopped = run(tmp_path / "cut", 25, **options, reporter=recorder)
     assert (stopped.interrupted, stopped.step) == (True, 11)
     assert "interrupted at step 11" in recorder.messages[-1]
-    resumed = run(tmp_path / "cut", 25, resume=True, recipe=recipe)
+    resumed = run(tmp_path / "cut", 25, resume=True, **options)
     assert not resumed.interrupted
     assert_same_weights(resumed.model, whole.model)
     assert (resumed.train_bpb, resumed.heldout_bpb) == (whole.train_bpb, whole.heldout_bpb)
     rows = [read_metrics(tmp_path / name / "metrics.csv") for name in ("whole", "cut")]
     for column in ("step", "tokens", "train_bpb", "lr"):
         assert rows[0][column] == pytest.approx(rows[1][column], rel=1e-5)
-
-
-def test_a_run_that_began_with_general_text_goes_on_exactly_and_with_that_text_alone(
-    tmp_path: Path,
-) -> None:
-    begun = replace(CORPUS, general=CORPUS.train.upper())
-    whole, plain = run(tmp_path / "whole", 25, corpus=begun), run(tmp_path / "plain", 25)
-    assert whole.train_bpb != plain.train_bpb
-    cut = tmp_path / "cut"
-    assert run(cut, 25, corpus=begun, reporter=Recorder(stop_at=11)).step == 11
-    for other, said in ((CORPUS, "None"), (replace(begun, general=CORPUS.train), r"\w+")):
-        with pytest.raises(CheckpointError, match=rf"general text \w+, not {said}"):
-            run(cut, 25, corpus=other, resume=True)
-    assert_same_weights(run(cut, 25, corpus=begun, resume=True).model, whole.model)
 
 
 def test_auto_resume_starts_without_a_checkpoint_and_after_the_end_does_nothing(
@@ -71,7 +60,7 @@ def test_auto_resume_starts_without_a_checkpoint_and_after_the_end_does_nothing(
 
 
 def test_resume_refuses_another_run(tmp_path: Path) -> None:
-    run(tmp_path)
+    plain = run(tmp_path)
     other_text = Corpus("sparrows", CORPUS.train + b"!", CORPUS.heldout)
     for change, message in (
             ({"seed": 3}, r"checkpoint\.pt: it was trained with seed 0, not 3"),
@@ -84,6 +73,10 @@ def test_resume_refuses_another_run(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=message):
             run(tmp_path, 4, resume=True, **change)
     assert run(tmp_path, 4, resume=True, corpus=replace(CORPUS, name="the same")).step == 4
+    assert run(tmp_path, corpus=BEGUN, overwrite=True).train_bpb != plain.train_bpb
+    for other, said in ((CORPUS, "None"), (replace(BEGUN, general=CORPUS.train), r"\w+")):
+        with pytest.raises(CheckpointError, match=rf"general text \w+, not {said}"):
+            run(tmp_path, 4, corpus=other, resume=True)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import refusal, run, settings
+from shard_parts import folder_of
 from training_parts import assert_same_weights
 from training_parts import run as run_model
 
@@ -28,19 +29,11 @@ TEXT = "Shards hold tokens; a window may cross from one to the next.\n" * 200
 PAIRS = BytePairTokenizer([(116, 111), (32, 256), (115, 32), (110, 101)])
 
 
-def built(folder: Path, tokenizer: Tokenizer) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "in.txt").write_text(TEXT)
-    build([str(folder / "in.txt")], folder / "data", BuildOptions(
-        tokenizer, Split(0.1), shard_tokens=1000))
-    return folder / "data"
-
-
 @pytest.mark.parametrize(("tokenizer", "carry"), [(BYTES, False), (PAIRS, True)])
 def test_the_weights_are_those_of_the_text_in_memory(
     tmp_path: Path, tokenizer: Tokenizer, carry: bool,
 ) -> None:
-    shards = ShardText(built(tmp_path, tokenizer))
+    shards = ShardText(folder_of(tmp_path, TEXT, tokenizer, 1000))
     heldout = shards.heldout()
     memory = MemoryText(Corpus("data", TEXT.encode()[:-len(heldout)], heldout), tokenizer)
     ours, theirs = (run_model(
@@ -55,7 +48,7 @@ def test_the_weights_are_those_of_the_text_in_memory(
 def test_the_command_trains_on_a_data_folder(
     capsys: pytest.CaptureFixture[str], tmp_path: Path,
 ) -> None:
-    data = built(tmp_path, PAIRS)
+    data = folder_of(tmp_path, TEXT, PAIRS, 1000)
     code, out, err = run(
         capsys, "train", "--config", "nano", *settings(layers=1, window=64), "--data", data,
         "--steps", 2, "-o", tmp_path / "run", "--json")
@@ -68,11 +61,11 @@ def test_the_command_trains_on_a_data_folder(
     quantize = ("quantize", tmp_path / "run", "-o", tmp_path / "m.safetensors")
     code, out, _ = run(capsys, *quantize, "--json")
     assert (code, json.loads(out)["text_sha256"]) == (0, hashlib.sha256(heldout).hexdigest())
-    built(tmp_path / "other", BYTES).rename(data.with_name("new"))
+    folder_of(tmp_path / "other", TEXT, BYTES, 1000).rename(data.with_name("new"))
     data.rename(data.with_name("old"))
     assert "cannot be read: --text names a text" in refusal(capsys, "evaluate", tmp_path / "run")
     data.with_name("new").rename(data)
-    assert "holds something else now: --text" in refusal(capsys, "evaluate", tmp_path / "run")
+    assert "is another one now: --text " in refusal(capsys, "evaluate", tmp_path / "run")
     code, _, err = run(capsys, *quantize)
     assert code == 0
     assert "nothing is measured: the data folder of the run" in err

@@ -29,7 +29,7 @@ from sterna.model.profile import PROFILES
 from sterna.model.shards.text import ShardText
 from sterna.model.tokenizer import ASCII_VOCAB
 from sterna.model.tokens.files import fitted, load_tokenizer
-from sterna.model.tokens.text import MemoryText
+from sterna.model.tokens.text import MemoryText, TokenText
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 from sterna.model.training.recipe import TrainRecipe, TrainSettings, parse_setting, read_settings
 from sterna.model.training.run_folder import RunFolder
@@ -130,9 +130,13 @@ def train(
         from sterna.model.training.distributed import joined
         from sterna.model.training.train import train as run_training
         from sterna.model.training.train import training_device
-    corpus = (_tell_shards(shards, quiet) if shards is not None else
-              in_tokens(_corpus_of(text, docstrings, general_text, settings.recipe),
-                        tokens or fitted(BYTES, shape.vocab), quiet))
+    if shards is not None:
+        corpus: Corpus | TokenText = shards
+        say(f"{shards.name}: {len(shards):,} tokens of {shards.index.train.bytes:,} bytes to train "
+            f"on, {shards.index.heldout.bytes:,} bytes held out", quiet)
+    else:
+        corpus = in_tokens(_corpus_of(text, docstrings, general_text, settings.recipe),
+                           tokens or fitted(BYTES, shape.vocab), quiet)
     place = settings.execution.device
     with joined(lambda local_rank: training_device(place, local_rank)) as processes:
         result = run_training(
@@ -179,13 +183,6 @@ def in_tokens(whole: Corpus, tokenizer: Tokenizer, quiet: bool) -> Corpus | Memo
     found = MemoryText(text, tokenizer)
     say(f"{text.name}: {len(found):,} tokens of {sizes}", quiet)
     return found
-
-
-def _tell_shards(shards: ShardText, quiet: bool) -> ShardText:
-    """The same shards; their sizes are told."""
-    say(f"{shards.name}: {len(shards):,} tokens of {shards.index.train.bytes:,} bytes to train on, "
-        f"{shards.index.heldout.bytes:,} bytes held out", quiet)
-    return shards
 
 
 def _named_settings(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sterna.model.training.checkpoint import Checkpoint
 
-__all__ = ["codes_plot", "loss_plot", "rate_plot", "write_run_report"]
+__all__ = ["write_run_report"]
 
 _ERROR_TOKENS = 256
 
@@ -41,11 +41,11 @@ def write_run_report(folder: RunFolder, path: Path | None = None) -> Path:
     checkpoint = load_checkpoint(folder.path)
     columns = read_metrics(folder.metrics)
     codes = read_codes(folder.codes) if folder.codes.exists() else {}
-    body = [html_figure(loss_plot(columns), "Bits per byte. The training loss is a running mean."),
-            html_figure(rate_plot(columns), "Learning rate of the matrices and biases.")]
+    body = [html_figure(_loss_plot(columns), "Bits per byte. The training loss is a running mean."),
+            html_figure(_rate_plot(columns), "Learning rate of the matrices and biases.")]
     if any(value == value for value in columns["zeros"]):
         body += [html_heading("Ternary codes"), html_figure(
-            codes_plot(columns),
+            _codes_plot(columns),
             "Share of all codes that one step changes (every tenth step is looked at), and share "
             "that is zero.")]
     body += [_layers(checkpoint, codes), _integers(checkpoint)]
@@ -134,8 +134,7 @@ def _settings(folder: RunFolder, checkpoint: Checkpoint) -> str:
 _Columns = Mapping[str, Sequence[float]]
 
 
-def loss_plot(columns: _Columns) -> str:
-    """Training and held-out bits per byte by step."""
+def _loss_plot(columns: _Columns) -> str:
     with drawing(9, 3.4) as figure:
         axes = figure.add_subplot()
         axes.plot(columns["step"], columns["train_bpb"], color=PALETTE[0], label="training")
@@ -146,8 +145,7 @@ def loss_plot(columns: _Columns) -> str:
         return svg_of(figure, "loss", "training and held-out bits per byte by step")
 
 
-def rate_plot(columns: _Columns) -> str:
-    """The learning rate by step."""
+def _rate_plot(columns: _Columns) -> str:
     with drawing(9, 1.8) as figure:
         axes = figure.add_subplot()
         axes.plot(columns["step"], columns["lr"], color=PALETTE[2])
@@ -156,8 +154,7 @@ def rate_plot(columns: _Columns) -> str:
         return svg_of(figure, "rate", "learning rate by step")
 
 
-def codes_plot(columns: _Columns) -> str:
-    """Shares of codes that a step changes, and of codes that are zero, by step."""
+def _codes_plot(columns: _Columns) -> str:
     with drawing(9, 3.2) as figure:
         upper, lower = figure.subplots(2, sharex=True)
         _points(upper, columns, "flips", "changed by a step", PALETTE[1], "-")

@@ -31,13 +31,10 @@ from torch.distributed import ProcessGroup
 
 from sterna.model.parallel.context import part_lengths, rank_and_size
 
-__all__ = [
-    "KEYS_AT_ONCE", "Partial", "attend", "attend_backward", "finish", "merge", "nothing",
-    "ring_attention", "wide",
-]
+__all__ = ["KEYS_AT_ONCE", "ring_attention"]
 
 
-class Partial(NamedTuple):
+class _Partial(NamedTuple):
     """Attention of ``rows`` queries over some of the keys, not yet divided."""
 
     most: Tensor
@@ -48,42 +45,42 @@ class Partial(NamedTuple):
     """``o``, ``[..., rows, width]``."""
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
+def _wide(dtype: torch.dtype) -> torch.dtype:
     """What sums of numbers of a type are kept in: float32 at least."""
     return torch.promote_types(dtype, torch.float32)
 
 
-def nothing(q: Tensor) -> Partial:
+def _nothing(q: Tensor) -> _Partial:
     """The partial result of queries ``[..., rows, width]`` over no key, which merges into any."""
-    mixed = torch.zeros_like(q, dtype=wide(q.dtype))
+    mixed = torch.zeros_like(q, dtype=_wide(q.dtype))
     total = mixed[..., :1].clone()
-    return Partial(torch.full_like(total, torch.finfo(total.dtype).min), total, mixed)
+    return _Partial(torch.full_like(total, torch.finfo(total.dtype).min), total, mixed)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None = None) -> Partial:
+def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None = None) -> _Partial:
     """The partial result of queries ``[..., rows, width]`` over keys and values
     ``[..., keys, width]``, except where ``hidden [rows, keys]`` is true."""
     scores = _scores(q, k, hidden)
     # With a finite maximum a row in which all is hidden gives sums of 0, not of nan.
     most = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)
     weights = scores.sub_(most).exp_()
-    return Partial(most, weights.sum(-1, keepdim=True), (weights.to(v.dtype) @ v).to(most.dtype))
+    return _Partial(most, weights.sum(-1, keepdim=True), (weights.to(v.dtype) @ v).to(most.dtype))
 
 
-def merge(a: Partial, b: Partial) -> Partial:
+def _merge(a: _Partial, b: _Partial) -> _Partial:
     """The partial result over the keys of both."""
     most = torch.maximum(a.most, b.most)
     of_a, of_b = (a.most - most).exp_(), (b.most - most).exp_()
-    return Partial(most, a.total * of_a + b.total * of_b, a.mixed * of_a + b.mixed * of_b)
+    return _Partial(most, a.total * of_a + b.total * of_b, a.mixed * of_a + b.mixed * of_b)
 
 
-def finish(partial: Partial) -> tuple[Tensor, Tensor]:
+def _finish(partial: _Partial) -> tuple[Tensor, Tensor]:
     """The outputs ``[..., rows, width]``, and the logarithm of the sum of the exponentials of
     each row's scores ``[..., rows, 1]``, which the backward pass wants."""
     return partial.mixed / partial.total, partial.most + partial.total.log()
 
 
-def attend_backward(
+def _attend_backward(
     q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None,
     logsumexp: Tensor, grad: Tensor, through: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,7 +101,7 @@ def _scale(q: Tensor) -> float:
 
 
 def _scores(q: Tensor, k: Tensor, hidden: Tensor | None) -> Tensor:
-    scores = (q @ k.mT).to(wide(q.dtype)).mul_(_scale(q))
+    scores = (q @ k.mT).to(_wide(q.dtype)).mul_(_scale(q))
     return scores if hidden is None else scores.masked_fill_(hidden, -math.inf)
 
 
@@ -237,12 +234,12 @@ class _Ring:
 class _RingAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, ring: _Ring) -> Tensor:
-        partial = nothing(q)
+        partial = _nothing(q)
         for owner, block in ring.blocks(k, v):
             for tile, hidden in ring.tiles(owner, q):
                 keys, values = block[..., tile, :]
-                partial = merge(partial, attend(q, keys, values, hidden))
-        mixed, logsumexp = finish(partial)
+                partial = _merge(partial, _attend(q, keys, values, hidden))
+        mixed, logsumexp = _finish(partial)
         mixed = mixed.to(q.dtype)
         ctx.ring = ring
         ctx.save_for_backward(q, k, v, mixed, logsumexp)
@@ -256,10 +253,10 @@ class _RingAttention(torch.autograd.Function):
         into_q = torch.zeros_like(q, dtype=logsumexp.dtype)
         returning = None
         for owner, block in ctx.ring.blocks(k, v):
-            into_block = torch.zeros_like(block, dtype=wide(block.dtype))
+            into_block = torch.zeros_like(block, dtype=_wide(block.dtype))
             for tile, hidden in ctx.ring.tiles(owner, q):
                 keys, values = block[..., tile, :]
-                of_q, of_k, of_v = attend_backward(
+                of_q, of_k, of_v = _attend_backward(
                     q, keys, values, hidden, logsumexp, grad, through)
                 into_q += of_q
                 into_block[0, ..., tile, :] = of_k

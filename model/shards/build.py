@@ -7,7 +7,7 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from itertools import islice
@@ -48,39 +48,19 @@ Progress = Callable[[int, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """How a data folder is built.
-
-    Raises ValueError if a number is out of range, or ``kind`` or ``separator`` something else.
-
-    Parameters
-    ----------
-    tokenizer
-        Makes the tokens.
-    split
-        What is held out of the documents.
-    heldout_file
-        A text of one's own to hold out in its place.
-    kind, column
-        What the inputs are, one of ``FORMATS``; the field or column of texts in those with rows,
-        which is ``text`` if that is None.
-    separator
-        Text between two documents, encoded by itself. A tokenizer's token that ends a document
-        takes its place in what is trained on; it stays in the held-out text, which is text.
-    shard_tokens
-        Tokens of every shard but the last.
-    block_bytes
-        About how much text is read, and encoded, at a time. Makes no difference to the result.
-    jobs
-        Processes that encode. Makes no difference either.
-    """
+    """How a data folder is built."""
 
     tokenizer: Tokenizer = field(default_factory=ByteTokenizer)
-    split: Split = field(default_factory=Split)
-    heldout_file: Path | None = None
-    kind: str = FORMATS[0]
-    column: str | None = None
+    split: Split = field(default_factory=Split)     # what is held out of the documents, or
+    heldout_file: Path | None = None    # a text of one's own that is held out in its place
+    kind: str = FORMATS[0]              # what the inputs are
+    column: str | None = None           # field or column of texts in rows; None for ``text``
+    # Between two documents, encoded by itself. A tokenizer's token that ends a document takes its
+    # place in what is trained on; it stays in the held-out text, which is text.
     separator: str = SEPARATOR
-    shard_tokens: int = SHARD_TOKENS
+    shard_tokens: int = SHARD_TOKENS    # of every shard but the last
+    # About how much text is read, and encoded, at a time, by how many processes: these make no
+    # difference to the result.
     block_bytes: int = 1 << 20
     jobs: int = 1
 
@@ -188,7 +168,8 @@ def _build(
     said = split.to_json() if options.heldout_file is None else {"file": options.heldout_file.name}
     index = Index(
         options.tokenizer, options.separator, said, sides.train.part(writer.sha256),
-        sides.heldout.part(sides.heldout.sha256), tuple(writer.shards), tuple(sides.sources))
+        sides.heldout.part(sides.heldout_digest.hexdigest()), tuple(writer.shards),
+        tuple(sides.sources))
     write_atomically(new / INDEX, json.dumps(index.to_json(), indent=1) + "\n")
     return index
 
@@ -234,35 +215,27 @@ def _encode_batch(tokenizer: Tokenizer, batch: list[Piece]) -> np.ndarray:
 def encode_batches(
     tokenizer: Tokenizer, waiting: Iterable[list[Piece]], jobs: int,
 ) -> Iterator[np.ndarray]:
-    """The tokens of every batch, in order, made by ``jobs`` processes.
-
-    At most two batches for each process are asked for ahead of the one that is given out.
-    """
+    """The tokens of every batch, in order, made by ``jobs`` processes, each of which has at most
+    two batches waiting."""
     if jobs == 1:
         for batch in waiting:
             yield _encode_batch(tokenizer, batch)
         return
-    pool = ProcessPoolExecutor(
-        jobs, multiprocessing.get_context("spawn"), _begin, (tokenizer,))
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (tokenizer,))
     rest = iter(waiting)
     try:
         first = list(islice(rest, jobs))    # heeds Ctrl-C: a pipe may keep us waiting
         with deaf_to_ctrl_c():      # every process starts here, with the first batches
-            running = deque(_submit(pool, first))
+            running = deque(pool.submit(_encode, batch) for batch in first)
         while running:
-            running += _submit(pool, islice(rest, jobs * _AHEAD - len(running)))
+            running += [pool.submit(_encode, batch)
+                        for batch in islice(rest, jobs * _AHEAD - len(running))]
             yield running.popleft().result()
     except BrokenProcessPool as error:
         raise OSError("a process that encoded was ended from outside, perhaps for lack of "
                       "memory") from error
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _submit(
-    pool: ProcessPoolExecutor, batches: Iterable[list[Piece]],
-) -> list[Future[np.ndarray]]:
-    return [pool.submit(_encode, batch) for batch in batches]
 
 
 def _begin(tokenizer: Tokenizer) -> None:

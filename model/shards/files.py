@@ -69,31 +69,15 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What ``index.json`` holds.
-
-    Parameters
-    ----------
-    tokenizer
-        What the tokens were made with.
-    separator
-        The text between two documents.
-    split
-        How the held-out text was chosen: :meth:`Split.to_json`, or the name of a ``file``.
-    train, heldout
-        Size and hash of the two parts.
-    shards
-        The shards, in order.
-    sources
-        For each input its ``name``, and its ``files``, ``documents`` and ``bytes`` of text.
-    """
+    """What ``index.json`` holds."""
 
     tokenizer: Tokenizer
-    separator: str
-    split: dict[str, Any]
+    separator: str                      # the text between two documents
+    split: dict[str, Any]               # Split.to_json(), or the name of a ``file`` held out
     train: Part
     heldout: Part
-    shards: tuple[Shard, ...]
-    sources: tuple[dict[str, Any], ...]
+    shards: tuple[Shard, ...]           # in order
+    sources: tuple[dict[str, Any], ...]     # of each input name, files, documents, bytes of text
 
     @property
     def tokens(self) -> int:
@@ -152,12 +136,9 @@ def pack_header(dtype: np.dtype, tokens: int) -> bytes:
 
 
 def read_index(folder: str | Path) -> Index:
-    """Read the index of a data folder, and check that all its files are there and whole.
-
-    Headers and sizes are checked, not hashes: that takes no longer for larger shards. Raises
-    ShardError if a file is missing, damaged, of another version or something else; which one is
-    said.
-    """
+    """Read the index of a data folder. Raises ShardError if one of its files is missing, damaged,
+    of another version or something else. Headers and sizes are checked, not hashes: that takes no
+    longer for larger shards."""
     folder = Path(folder)
     path = folder / INDEX
     try:
@@ -204,13 +185,10 @@ def _check_shard(path: Path, shard: Shard, dtype: np.dtype) -> None:
         raise ShardError(f"{path}: not a shard of tokens")
     expected = pack_header(dtype, shard.tokens)
     if header != expected:
-        names = ("version", "bytes per token", "tokens")
         found = _HEADER.unpack(header)[1:] if len(header) == _HEADER.size else ("a short header",)
-        wanted = _HEADER.unpack(expected)[1:]
         raise ShardError(
-            f"{path}: the header should say "
-            f"{', '.join(f'{name} {value}' for name, value in zip(names, wanted, strict=True))}; "
-            f"got {', '.join(map(str, found))}")
+            f"{path}: the header should say version {VERSION}, bytes per token {dtype.itemsize}, "
+            f"tokens {shard.tokens}; got {', '.join(map(str, found))}")
     _check_size(path, _HEADER.size + shard.tokens * dtype.itemsize)
 
 

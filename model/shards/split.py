@@ -30,22 +30,12 @@ class Split:
     """A rule that holds out about a ``fraction`` of the text.
 
     Of a long document the end is held out. A shorter one is held out if the hash of its text says
-    so, so that two of the same text are always on one side. Raises ValueError if one of them is out
-    of range.
-
-    Parameters
-    ----------
-    fraction
-        From 0, which holds nothing out, to 0.5.
-    seed
-        Another one chooses other documents.
-    long_bytes
-        From so many bytes on a document is a long one; 1 cuts all.
+    so, so that two of the same text are always on one side.
     """
 
-    fraction: float = 0.01
-    seed: int = 0
-    long_bytes: int = _LONG_BYTES
+    fraction: float = 0.01          # from 0, which holds nothing out, to 0.5
+    seed: int = 0                   # another one chooses other documents
+    long_bytes: int = _LONG_BYTES   # from so many on a document is a long one; 1 cuts all
 
     def __post_init__(self) -> None:
         if not 0.0 <= real_number("heldout", self.fraction) <= 0.5:
@@ -126,22 +116,12 @@ def batches(pieces: Iterable[Piece], batch_bytes: int) -> Iterator[list[Piece]]:
         yield batch
 
 
+@dataclass(slots=True)
 class _Side:
-    """What has come to one side so far: ``bytes`` of text and number of ``documents``."""
+    """What has come to one side so far."""
 
-    def __init__(self) -> None:
-        self.bytes = self.documents = 0
-        self._digest = hashlib.sha256()
-
-    @property
-    def sha256(self) -> str:
-        """Hash of the text that was counted with :meth:`add`."""
-        return self._digest.hexdigest()
-
-    def add(self, text: bytes) -> None:
-        """Count some text."""
-        self.bytes += len(text)
-        self._digest.update(text)
+    bytes: int = 0      # of text
+    documents: int = 0
 
     def part(self, sha256: str) -> Part:
         """The same for the index, with the hash of what is stored."""
@@ -161,7 +141,7 @@ class Sides:
     ) -> None:
         self._tokenizer, self._split, self._file = tokenizer, split, file
         self._separator, self._block_bytes = separator.encode(), block_bytes
-        self.train, self.heldout = _Side(), _Side()
+        self.train, self.heldout, self.heldout_digest = _Side(), _Side(), hashlib.sha256()
         self.sources: list[dict[str, Any]] = []
         """For the index: what each input amounted to, once it was read."""
 
@@ -180,8 +160,7 @@ class Sides:
                                  "documents": documents, "bytes": size})
 
     def hold_out(self, path: Path, spool: Path) -> None:
-        """Hold out a text file; ``spool`` is as :func:`read_documents` has it.
-        """
+        """Hold out a text file; ``spool`` is as :func:`read_documents` has it."""
         try:
             source = InputFile("text", str(path), path.stat().st_size)
             for document in read_documents(source, "", Meter(), spool):
@@ -215,5 +194,6 @@ class Sides:
 
     def _write(self, blocks: Iterable[bytes]) -> None:
         for block in self._with_separator(self.heldout, blocks):
-            self.heldout.add(block)
+            self.heldout.bytes += len(block)
+            self.heldout_digest.update(block)
             self._file.write(block)

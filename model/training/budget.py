@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from abc import ABC, abstractmethod
 from collections import deque
-from typing import Any, TypeAlias
+from typing import Any
 
 from sterna.model.checks import check_whole, real_number
 
@@ -23,33 +24,43 @@ _FASTER, _SLOWER = 0.05, 0.25
 _HASTE = 1.5    # a run that was held up goes through the rest at most this much faster
 
 
-class StepBudget:
+class Budget(ABC):
+    """What the loop asks before each step, and tells after it."""
+
+    fraction: float
+    """The used part of the schedule, from 0 to 1."""
+
+    @property
+    def spent(self) -> bool:
+        """Whether the schedule is at its end."""
+        return self.fraction >= 1.0
+
+    @abstractmethod
+    def took(self, seconds: float) -> None:
+        """A step was done, in this time."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+
+
+class StepBudget(Budget):
     """A number of steps, of which some may be done; 0 for the beginning of a run alone."""
 
     def __init__(self, steps: int, done: int = 0) -> None:
         check_whole("steps", steps, 0)
-        self.steps, self._done = steps, done
-
-    @property
-    def fraction(self) -> float:
-        """Steps done of all steps."""
-        return 1.0 if self.spent else self._done / self.steps
-
-    @property
-    def spent(self) -> bool:
-        """Whether all are done."""
-        return self._done >= self.steps
+        self._steps, self._done = steps, done - 1
+        self.took(0.0)
 
     def took(self, seconds: float) -> None:
-        """One more is done."""
         self._done += 1
+        self.fraction = self._done / self._steps if self._done < self._steps else 1.0
 
     def to_json(self) -> dict[str, Any]:
-        """The number."""
-        return {"steps": self.steps}
+        return {"steps": self._steps}
 
 
-class TimeBudget:
+class TimeBudget(Budget):
     """A training time, made into a number of steps by the speed that is measured.
 
     The first steps are a trial, in which the fraction stands. Then it goes to 1 in equal strides,
@@ -66,24 +77,14 @@ class TimeBudget:
         if not 0.0 <= real_number("used_seconds", used_seconds) < math.inf:
             raise ValueError(f"used_seconds must be at least 0, got {used_seconds}")
         self.seconds, self._used = float(seconds), float(used_seconds)
-        self._fraction = min(1.0, self._used / self.seconds)
+        self.fraction = min(1.0, self._used / self.seconds)
         self._remaining: float | None = None
         if plan is not None and plan.get("seconds") == self.seconds:
-            self._fraction, self._remaining = plan["fraction"], plan["remaining"]
+            self.fraction, self._remaining = plan["fraction"], plan["remaining"]
         self._recent: deque[float] = deque(maxlen=_RECENT_STEPS)
 
-    @property
-    def fraction(self) -> float:
-        """The used part of the schedule."""
-        return self._fraction
-
-    @property
-    def spent(self) -> bool:
-        """Whether the schedule is at its end."""
-        return self._fraction >= 1.0
-
     def took(self, seconds: float) -> None:
-        """A step was done: go one stride on, and correct the plan."""
+        """Go one stride on, and correct the plan."""
         self._used += seconds
         self._recent.append(seconds)
         measured = len(self._recent) >= _FEWEST_STEPS
@@ -93,17 +94,16 @@ class TimeBudget:
                     measured and trial >= _TRIAL_PART * self.seconds):
                 self._remaining = max(1.0, self._steps_left())
             return
-        self._fraction += (1.0 - self._fraction) / self._remaining
+        self.fraction += (1.0 - self.fraction) / self._remaining
         self._remaining -= 1.0
         if self._remaining < 0.5:
-            self._fraction = 1.0
+            self.fraction = 1.0
         elif measured:
             low, high = (1.0 - _FASTER) * self._remaining, (1.0 + _SLOWER) * self._remaining
             self._remaining = min(max(self._steps_left(), low), high)
 
     def to_json(self) -> dict[str, Any]:
-        """The time, and the plan."""
-        return {"seconds": self.seconds, "fraction": self._fraction, "remaining": self._remaining}
+        return {"seconds": self.seconds, "fraction": self.fraction, "remaining": self._remaining}
 
     def _steps_left(self) -> float:
         """Steps for the rest of the schedule, at the speed of late: as many as the rest of the
@@ -111,9 +111,5 @@ class TimeBudget:
         most = _LONGEST * statistics.median(self._recent)
         step = statistics.fmean(min(each, most) for each in self._recent)
         on_time = self.seconds - self._used
-        in_haste = (1.0 - self._fraction) * self.seconds / _HASTE
+        in_haste = (1.0 - self.fraction) * self.seconds / _HASTE
         return max(on_time, in_haste) / max(step, 1e-9)
-
-
-Budget: TypeAlias = StepBudget | TimeBudget
-"""What the loop asks before each step, and tells after it."""

@@ -13,7 +13,6 @@ from sterna.model.corpus import (
     corpus_from_file,
 )
 from sterna.model.quantized.evaluate import Evaluation
-from sterna.model.shards.files import ShardError
 from sterna.model.shards.text import ShardText
 from sterna.model.stack.evaluate import measured
 from sterna.model.stack.language_model import LanguageModel
@@ -31,22 +30,33 @@ def heldout_of_run(checkpoint: Checkpoint) -> bytes | None:
     the text is.
     """
     if checkpoint.data_folder is not None:
-        return _of_folder(checkpoint)
-    if checkpoint.text_file is not None:
-        wanted = f"the text of the run, {checkpoint.text_file},"
-        try:
-            corpus = corpus_from_file(checkpoint.text_file)
-        except ValueError as error:
-            raise ValueError(f"{wanted} cannot be read: --text names a text to measure on "
-                             f"({error})") from error
-        found = _same_text(checkpoint, corpus)
-        if found is None:
-            raise ValueError(f"{wanted} is another one now: --text names a text to measure on")
-        return found
-    if not checkpoint.corpus_name.startswith(BUILTIN_NAME):
+        place, read = f"data folder of the run, {checkpoint.data_folder},", _of_folder
+    elif checkpoint.text_file is not None:
+        place, read = f"text of the run, {checkpoint.text_file},", _of_file
+    elif checkpoint.corpus_name.startswith(BUILTIN_NAME):
+        return _same_text(checkpoint, builtin_corpus(
+            docstrings=checkpoint.corpus_name.startswith(DOCSTRINGS_NAME)))
+    else:
         return None
-    return _same_text(checkpoint, builtin_corpus(
-        docstrings=checkpoint.corpus_name.startswith(DOCSTRINGS_NAME)))
+    try:
+        found = read(checkpoint)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"the {place} cannot be read: --text names a text to measure on "
+                         f"({error})") from error
+    if not found:
+        what = "is another one now" if found is None else "holds out nothing"
+        raise ValueError(f"the {place} {what}: --text names a text to measure on")
+    return found
+
+
+def _of_file(checkpoint: Checkpoint) -> bytes | None:
+    return _same_text(checkpoint, corpus_from_file(str(checkpoint.text_file)))
+
+
+def _of_folder(checkpoint: Checkpoint) -> bytes | None:
+    text = ShardText(str(checkpoint.data_folder))
+    same = text.sha256 == checkpoint.corpus_sha256
+    return text.heldout(HELDOUT_BYTES) if same else None
 
 
 def _same_text(checkpoint: Checkpoint, corpus: Corpus) -> bytes | None:
@@ -55,21 +65,6 @@ def _same_text(checkpoint: Checkpoint, corpus: Corpus) -> bytes | None:
         if each.sha256 == checkpoint.corpus_sha256:
             return first_characters(each.heldout, HELDOUT_BYTES)
     return None
-
-
-def _of_folder(checkpoint: Checkpoint) -> bytes:
-    wanted = f"the data folder of the run, {checkpoint.data_folder},"
-    try:
-        text = ShardText(str(checkpoint.data_folder))
-        found = text.heldout(HELDOUT_BYTES)
-    except (ShardError, OSError) as error:
-        raise ValueError(f"{wanted} cannot be read: --text names a text to measure on "
-                         f"({error})") from error
-    if text.sha256 != checkpoint.corpus_sha256:
-        raise ValueError(f"{wanted} holds something else now: --text names a text to measure on")
-    if not found:
-        raise ValueError(f"{wanted} holds out nothing: --text names a text to measure on")
-    return found
 
 
 def heldout_window(model: LanguageModel, recipe: TrainRecipe) -> int | None:

@@ -30,11 +30,6 @@ class TrainProgress:
     tokens_per_second: float    # of this session
     skipped: int = 0            # steps that were not finite and changed nothing
 
-    @property
-    def seconds_left(self) -> float:
-        """Estimated from those of the steps so far."""
-        return self.seconds * (1.0 / max(self.fraction, 1e-9) - 1.0)
-
     def __str__(self) -> str:
         held = "" if self.heldout_bpb is None else f"  held-out {self.heldout_bpb:.3f}"
         return (f"step {self.step:6d}  loss {self.train_bpb * 0.6931472:.3f}  "
@@ -68,8 +63,11 @@ class LineReporter(TrainReporter):
 
     def update(self, progress: TrainProgress) -> None:
         """Print the progress if the interval has passed."""
-        left = timedelta(seconds=round(progress.seconds_left))
-        self._say(f"{progress.fraction:4.0%}  {progress}  {left} left")
+        left = ""
+        if progress.fraction:       # 0 as long as a run for a time measures its speed
+            seconds = progress.seconds * (1.0 / progress.fraction - 1.0)
+            left = f"  {timedelta(seconds=round(seconds))} left"
+        self._say(f"{progress.fraction:4.0%}  {progress}{left}")
 
     def measured(self, done: int, total: int) -> None:
         """Print how far it is, if the interval has passed."""

@@ -84,11 +84,13 @@ class TrainRecipe:
             value = real_number(name, getattr(self, name))
             if not 0.0 < value < math.inf:
                 raise ValueError(f"{name} must be a positive number, got {value}")
-        for name, low in (("batch", 1), ("window", 1), ("warmup_steps", 0)):
-            check_whole(name, getattr(self, name), low, (1 << 31) - 1)
+        for name, low in (("batch", 1), ("window", 1), ("warmup_steps", 0), ("accumulate", 1),
+                          ("eval_window", 1)):
+            if name != "eval_window" or self.eval_window is not None:
+                check_whole(name, getattr(self, name), low, (1 << 31) - 1)
         for name in ("beta1", "beta2", "float_start", "ema"):
-            if not 0.0 <= real_number(name, getattr(self, name)) < 1.0:
-                raise ValueError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
+            if not 0.0 <= (value := real_number(name, getattr(self, name))) < 1.0:
+                raise ValueError(f"{name} must be from 0 to below 1, got {value}")
         if not 0.0 <= real_number("general_share", self.general_share) <= 1.0:
             raise ValueError(f"general_share must be from 0 to 1, got {self.general_share}")
         decay = real_number("weight_decay", self.weight_decay)
@@ -97,11 +99,6 @@ class TrainRecipe:
         if self.schedule not in SCHEDULES:
             raise ValueError(
                 f"schedule must be {' or '.join(SCHEDULES)}, got {self.schedule!r}")
-        self._check_reading()
-
-    def _check_reading(self) -> None:
-        """What concerns the text: its windows and their order."""
-        check_whole("accumulate", self.accumulate, 1, (1 << 31) - 1)
         if self.accumulate > self.batch:
             raise ValueError(f"accumulate must be at most batch ({self.batch}), for every part "
                              f"has a window; got {self.accumulate}")
@@ -113,8 +110,6 @@ class TrainRecipe:
         if self.carry_state and self.order != "random":
             raise ValueError(f"order {self.order} is for windows that start from the zero state: "
                              f"with carry_state they follow each other")
-        if self.eval_window is not None:
-            check_whole("eval_window", self.eval_window, 1, (1 << 31) - 1)
 
     @classmethod
     def of(cls, weights: str, **given: Any) -> TrainRecipe:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -69,16 +69,6 @@ def read_samples(path: str | Path) -> dict[int, str]:
             for step, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def _check_tensorboard() -> None:
-    """Refuse to go on without the package."""
-    try:
-        import torch.utils.tensorboard  # noqa: F401  (whether it is there)
-    except ImportError as error:
-        raise ValueError(
-            f"tensorboard=true needs the package tensorboard: {install_command('tensorboard')}"
-        ) from error
-
-
 class _TensorBoardWriter:
     """Event files, in which TensorBoard leaves out steps that a run resumed at ``resume_step``
     repeats."""
@@ -99,8 +89,7 @@ class _TensorBoardWriter:
         self._writer.close()
 
 
-@dataclass(frozen=True, slots=True)
-class CodeCounts:
+class CodeCounts(NamedTuple):
     """Codes of one matrix: all, those that a step changed, and those that are zero after it."""
 
     weights: int
@@ -165,10 +154,7 @@ class CodeWatch:
 
 def overall(counts: Mapping[str, CodeCounts]) -> CodeShares | None:
     """The shares of all matrices together; None of none."""
-    every = counts.values()
-    total = CodeCounts(sum(each.weights for each in every), sum(each.flipped for each in every),
-                       sum(each.zeros for each in every))
-    return total.shares if counts else None
+    return CodeCounts(*map(sum, zip(*counts.values(), strict=True))).shares if counts else None
 
 
 @torch.no_grad()
@@ -237,15 +223,10 @@ class Record:
             step, found = state.step, {name: each.shares for name, each in counts.items()}
             self._write(lambda files: files.codes.add(step, found))
         if self._every is not None and state.step % self._every == 0:
-            step = state.step
             with state.in_use():
                 text = _sample_text(state.model, state.settings.text.tokenizer)
-
-            def add(files: _Files) -> None:
-                for each in files.samples:
-                    each.add(step, text)
-
-            self._write(add)
+            at = state.step
+            self._write(lambda files: [each.add(at, text) for each in files.samples])
 
     def _write(self, write: Callable[[_Files], object]) -> None:
         if self._open is None:
@@ -265,13 +246,15 @@ class _Files:
 
 @contextmanager
 def open_record(state: TrainState, folder: RunFolder, what: Recording) -> Iterator[Record]:
-    """What records a run. When it begins, rows after the step of ``state`` are dropped from the
-    existing files.
-    """
+    """What records a run. When it begins, rows after the step of ``state`` are dropped."""
     if what.sample_every is not None and state.processes.size > 1:
         raise ValueError(f"sample_every is for one process, got {state.processes.size}")
     if what.tensorboard:
-        _check_tensorboard()
+        try:
+            import torch.utils.tensorboard  # noqa: F401  (whether it is there)
+        except ImportError as error:
+            raise ValueError(f"tensorboard=true needs the package tensorboard: "
+                             f"{install_command('tensorboard')}") from error
     at = state.step
     with ExitStack() as stack:
         def files() -> _Files:

@@ -100,7 +100,6 @@ def _tensors(state: TrainState) -> dict[str, Any]:
 
 def _load_tensors(state: TrainState, step: int, place: Path) -> None:
     """Read what :func:`_tensors` gave, into a state that may be laid out in another way."""
-    shapes = _shapes_of_tensors(place)
     tensors: dict[str, Any] = {"weights": state.model.state_dict(), "moments": {}}
     parameters = [each for group in state.optimizer.param_groups for each in group["params"]]
     for number, parameter in enumerate(parameters if step else ()):
@@ -109,9 +108,10 @@ def _load_tensors(state: TrainState, step: int, place: Path) -> None:
             "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
     if state.settings.recipe.carry_state:
         tensors["carried"] = {
-            name.removeprefix("carried."): batch_in_parts(
-                _empty_part(state, shape), state.processes)
-            for name, shape in shapes.items() if name.startswith("carried.")}
+            name.removeprefix("carried."): batch_in_parts(torch.zeros(
+                (shape[0] // state.processes.size, *shape[1:]), device=state.device),
+                state.processes)
+            for name, shape in _shapes_of_tensors(place).items() if name.startswith("carried.")}
     _fill(tensors, place)
     restore_adamw(state.optimizer, {
         int(number): moments for number, moments in tensors["moments"].items()})
@@ -120,10 +120,6 @@ def _load_tensors(state: TrainState, step: int, place: Path) -> None:
             tuple(own(tensors["carried"][f"{layer}.{number}"]) for number in range(len(parts)))
             for layer, parts in enumerate(state.carried))
         state.restore_carried(carried)
-
-
-def _empty_part(state: TrainState, shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.zeros((shape[0] // state.processes.size, *shape[1:]), device=state.device)
 
 
 _SUMS = "sha256.json"
@@ -160,9 +156,7 @@ def _shapes_of_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _list_files(folder: Path, processes: Processes) -> None:
-    """Write down what the files of a folder hold, now that all are written; called by every
-    process, as each reads its share of them.
-    """
+    """Write down what the files of a folder hold, now that all are written."""
     names = processes.first_says(processes.on_first(
         lambda: sorted(path.name for path in folder.iterdir() if path.name != _SUMS)))
     assert names is not None
@@ -173,9 +167,7 @@ def _list_files(folder: Path, processes: Processes) -> None:
 
 
 def _check_files(folder: Path, processes: Processes) -> None:
-    """Refuse a folder that does not hold what :func:`_list_files` found in it; called by every
-    process.
-    """
+    """Refuse a folder that does not hold what :func:`_list_files` found in it."""
     known = processes.first_says(processes.on_first(lambda: _listed(folder)))
     assert known is not None
     for name, found in _sums(folder, sorted(known), processes).items():
@@ -185,27 +177,22 @@ def _check_files(folder: Path, processes: Processes) -> None:
 
 def _listed(folder: Path) -> dict[str, Any]:
     try:
-        known = json.loads((folder / _SUMS).read_bytes())
-    except (OSError, ValueError) as error:
+        return dict(json.loads((folder / _SUMS).read_bytes()))
+    except (OSError, TypeError, ValueError) as error:
         raise ValueError(f"{_SUMS} is damaged or missing ({type(error).__name__})") from error
-    if not isinstance(known, dict):
-        raise ValueError(f"{_SUMS} is damaged")
-    return known
 
 
 def _sums(folder: Path, names: list[str], processes: Processes) -> dict[str, str | None]:
-    """The sum of every file, None of one that cannot be read; each process makes its share."""
-    parts = processes.every(
-        {name: _sum(folder / name) for name in names[processes.rank::processes.size]})
-    return {name: found for part in parts for name, found in part.items()}
-
-
-def _sum(path: Path) -> str | None:
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return None
+    """The sum of every file, None of one that cannot be read; each process makes its share, so
+    every one has to call."""
+    share: dict[str, str | None] = {}
+    for name in names[processes.rank::processes.size]:
+        try:
+            with open(folder / name, "rb") as file:
+                share[name] = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError:
+            share[name] = None
+    return {name: found for part in processes.every(share) for name, found in part.items()}
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from sterna.model.shards.text import ShardText
 from sterna.model.stack.language_model import LanguageModel, ModelState
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.text import MemoryText, TokenText
-from sterna.model.tokens.tokenizer import Tokenizer
 from sterna.model.training.checkpoint import Checkpoint, CheckpointError
 from sterna.model.training.distributed import (
     Processes,
@@ -81,27 +80,20 @@ class RunSettings:
     def differences(self, found: Checkpoint) -> list[str]:
         """In what a checkpoint is one of another run, in words; empty if in nothing."""
         same = found.corpus_sha256 == self.text.sha256      # whatever its file is called by now
-        theirs = _facts(
-            found.config, TrainRecipe(**found.recipe), self.text.name if same else
-            found.corpus_name, found.tokenizer, found.seed, found.general_sha256, found.profile)
-        ours = _facts(
-            self.config, self.recipe, self.text.name, self.text.tokenizer, self.seed,
-            getattr(self.text.general, "sha256", None), self.profile)
-        result = [f"{name} {theirs[name]}, not {value}" for name, value in ours.items()
-                  if theirs[name] != value]
+        recipe, tokenizer = TrainRecipe(**found.recipe), self.text.tokenizer
+        pairs = [
+            *((name, getattr(found.config, name), value)
+              for name, value in asdict(self.config).items()),
+            ("text", self.text.name if same else found.corpus_name, self.text.name),
+            ("tokenizer", *(f"{each.kind} {each.sha256[:12]}"
+                            for each in (found.tokenizer, tokenizer))),
+            ("general text", found.general_sha256, getattr(self.text.general, "sha256", None)),
+            ("seed", found.seed, self.seed), ("profile", found.profile.name, self.profile.name),
+            *((name, getattr(recipe, name), value) for name, value in asdict(self.recipe).items())]
+        result = [f"{name} {theirs}, not {ours}" for name, theirs, ours in pairs if theirs != ours]
         if not result and not same:
             result.append(f"another text of the name {self.text.name}")
         return result
-
-
-def _facts(
-    config: ModelConfig, recipe: TrainRecipe, text: str, tokenizer: Tokenizer, seed: int,
-    general: str | None, profile: NumericProfile,
-) -> dict[str, Any]:
-    """What two runs are compared by, by the names that are said."""
-    return {
-        **asdict(config), "text": text, "tokenizer": f"{tokenizer.kind} {tokenizer.sha256[:12]}",
-        "general text": general, "seed": seed, "profile": profile.name, **asdict(recipe)}
 
 
 class TrainState:

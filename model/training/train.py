@@ -240,8 +240,7 @@ def _note_what_computes(
 
 def _train_steps(
     state: TrainState, sampler: WindowSampler, budget: Budget, heldout: bytes, *,
-    folder: RunFolder, recording: Recording, record: Record, reporter: TrainReporter,
-    stop: _Stop,
+    folder: RunFolder, recording: Recording, record: Record, reporter: TrainReporter, stop: _Stop,
 ) -> int | None:
     """Take steps until the budget is spent or a signal came, then write the checkpoint; return the
     signal, also if another process got it.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import BitLinear, bit_linear, naive_bit_linear
 from sterna.model.network.dense_mml import dense_mml
-from sterna.model.network.projection import prepare
+from sterna.model.network.projection import Joint
 from sterna.model.network.quantizers import absmax_quantize, ternarize
 from sterna.model.network.recurrence import (
     complex_scan,
@@ -91,10 +91,10 @@ def test_values_and_gradients_are_the_same_bits(name: str, dtype: torch.dtype) -
 
 
 def test_prepared_projections_too() -> None:
-    layer = BitLinear(200, 40, generator=torch.Generator().manual_seed(1))
-    expected = prepare([layer])(VECTORS)
+    joint = Joint(only=BitLinear(200, 40, generator=torch.Generator().manual_seed(1)))
+    expected = joint.prepared()(VECTORS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(prepare([layer])(VECTORS), expected)
+        assert torch.equal(joint.prepared()(VECTORS), expected)
         assert nn.Linear(200, 40)(VECTORS).dtype is torch.bfloat16     # autocast is on
 
 

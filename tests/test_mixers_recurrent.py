@@ -20,7 +20,6 @@ from sterna.model.network.mixer import TokenMixer
 from sterna.model.network.recurrence import (
     complex_scan,
     matrix_scan,
-    naive_complex_scan,
     naive_matrix_scan,
     naive_mlgru,
 )
@@ -146,8 +145,7 @@ def test_scan_of_pairs_is_the_loop_in_torchs_complex_numbers(time):
         whole = torch.stack(states)
         return whole.real, whole.imag
 
-    for form in (complex_scan, naive_complex_scan):
-        assert_same(lambda *n, form=form: form(n[:2], n[2:4], n[4:]), loop, given)
+    assert_same(lambda *n: complex_scan(n[:2], n[2:4], n[4:]), loop, given)
 
 
 def test_lru_starts_uniform_on_its_ring_with_states_as_large_as_inputs():

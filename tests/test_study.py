@@ -45,9 +45,7 @@ MLGRU, TRANSFORMER = find_row("mlgru"), find_row("transformer")
 
 # Budgets.
 
-def test_a_budget_of_tokens_ends_with_them_and_one_of_seconds_with_the_processor_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_budget_of_tokens_ends_with_them_and_one_of_seconds_with_the_processor_time(monkeypatch):
     row = find_row("mlgru")
     task = replace(RECALL, tokens=5 * 28, seconds=3.5)
     ticks = iter(range(1000))
@@ -60,7 +58,7 @@ def test_a_budget_of_tokens_ends_with_them_and_one_of_seconds_with_the_processor
     assert by_seconds.curve[-1][:2] == (4 * 28, 4.0)
 
 
-def test_training_is_the_same_each_time_and_can_be_stopped_between_steps() -> None:
+def test_training_is_the_same_each_time_and_can_be_stopped_between_steps():
     row, recipe = find_row("mlgru"), recipe_for("ternary", RECALL)
     first, again = (fit(RECALL.model(row, 3), RECALL, "tokens", recipe, seed=3) for _ in range(2))
     assert [point[2] for point in first.curve] == [point[2] for point in again.curve]
@@ -68,7 +66,7 @@ def test_training_is_the_same_each_time_and_can_be_stopped_between_steps() -> No
         fit(RECALL.model(row, 0), RECALL, "tokens", recipe, seed=0, stopped=lambda: True)
 
 
-def test_float_models_have_a_recipe_of_their_own() -> None:
+def test_float_models_have_a_recipe_of_their_own():
     ternary, float_ = (recipe_for(weights, RECALL) for weights in ("ternary", "float"))
     assert (ternary.weight_decay, float_.weight_decay) == (0.5, 0.1)
     assert swept_rates("float", RECALL) == (0.5 * float_.lr, float_.lr, 2 * float_.lr)
@@ -77,7 +75,7 @@ def test_float_models_have_a_recipe_of_their_own() -> None:
 
 # Cells.
 
-def test_a_result_belongs_to_its_settings_and_to_nothing_else(tmp_path: Path) -> None:
+def test_a_result_belongs_to_its_settings_and_to_nothing_else(tmp_path):
     row = find_row("mlgru")
     base = cell(row).path(tmp_path)
     others = [cell(row, "seconds"), cell(row, seed=1), cell(row, lr=1e-3),
@@ -91,9 +89,7 @@ def test_a_result_belongs_to_its_settings_and_to_nothing_else(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["mine.py:Mine", "torch_mixers:Mine"])
-def test_a_mixer_that_computes_something_else_is_measured_again(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_mixer_that_computes_something_else_is_measured_again(name, tmp_path, monkeypatch):
     """Of a file or a module, whatever it is called; and what it imports belongs to it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -114,15 +110,13 @@ def test_a_mixer_that_computes_something_else_is_measured_again(
     assert len(set(hashes)) == 3
 
 
-def test_helpers_of_sternas_own_mixers_belong_to_them_and_libraries_do_not() -> None:
+def test_helpers_of_sternas_own_mixers_belong_to_them_and_libraries_do_not():
     files = {path.name for path in _sources((TOKEN_MIXERS.find("mlgru"),))}
     assert {"recurrent.py", "gates.py", "recurrence.py", "bitlinear.py"} <= files
     assert not files & {"abc.py", "module.py", "functional.py", "text.py"}
 
 
-def test_what_is_made_is_not_made_again_and_a_mixer_that_fails_stops_no_other(
-    tmp_path: Path,
-) -> None:
+def test_what_is_made_is_not_made_again_and_a_mixer_that_fails_stops_no_other(tmp_path):
     broken = own_mixer(tmp_path, OWN.replace("return self", "raise KeyError('gone')\n        self"))
     cells = [cell(find_row("mlgru")), cell(find_row(broken)), cell(find_row("window"))]
     told: list[tuple[str, str]] = []
@@ -142,7 +136,7 @@ def test_what_is_made_is_not_made_again_and_a_mixer_that_fails_stops_no_other(
     assert cells[0].result(tmp_path)["tokens"] == RECALL.tokens
 
 
-def test_a_loss_that_is_not_finite_is_a_result(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_is_a_result(tmp_path):
     row = find_row(own_mixer(tmp_path, OWN.replace("* self.factor", "* float('nan')")))
     made = cell(row)
     assert made.run(tmp_path, lambda: False)["diverged"] == "the loss is not finite at step 1"
@@ -152,16 +146,14 @@ def test_a_loss_that_is_not_finite_is_a_result(tmp_path: Path) -> None:
     assert "diverged" in table.rows[0]
 
 
-def test_figures_that_are_not_finite_are_told_as_diverged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_figures_that_are_not_finite_are_told_as_diverged(tmp_path, monkeypatch):
     monkeypatch.setattr(RecallTask, "measure", lambda *_: {"accuracy": float("nan")})
     made = cell(find_row("mlgru")).run(tmp_path, lambda: False)
     assert "figures" not in made
     assert "the figures are not finite after step" in made["diverged"]
 
 
-def test_a_long_pattern_has_files_too(tmp_path: Path) -> None:
+def test_a_long_pattern_has_files_too(tmp_path):
     pattern = "+".join(["window(size=64)", "mlgru"] * 20)
     first, second = (cell(find_row(pattern + end)) for end in ("", "+gru"))
     assert first.result(tmp_path) is None
@@ -169,7 +161,7 @@ def test_a_long_pattern_has_files_too(tmp_path: Path) -> None:
     assert first.path(tmp_path) != second.path(tmp_path)
 
 
-def test_the_counts_of_a_model_are_those_of_its_layers() -> None:
+def test_the_counts_of_a_model_are_those_of_its_layers():
     row = find_row("3*mlgru + window(size=8)")
     model = LanguageModel(row.config(d=16, layers=4, vocab=256, length=32))
     found = count(model, 32)
@@ -182,7 +174,7 @@ def test_the_counts_of_a_model_are_those_of_its_layers() -> None:
     assert found["parameters"] == sum(each.numel() for each in model.parameters())
 
 
-def test_costs_are_measured_at_each_length_that_a_mixer_is_made_for() -> None:
+def test_costs_are_measured_at_each_length_that_a_mixer_is_made_for():
     costs = Costs(16, 1, (4, 12))
     assert set(measure_costs(find_row("gmlp"), costs)) == {"4", "12"}
     assert set(measure_costs(find_row("gmlp(length=8)"), costs)) == {"4"}
@@ -199,7 +191,7 @@ def written(path: Path, figures: dict[str, float], seconds: float = 2.0) -> None
         "parameters": 5, "figures": figures, "tokens": 100, "seconds": seconds}}))
 
 
-def test_means_and_deviations_are_those_over_the_seeds(tmp_path: Path) -> None:
+def test_means_and_deviations_are_those_over_the_seeds(tmp_path):
     row = find_row("mlgru")
     study = Study(((row, (RECALL,)),), seeds=3, costs=Costs(16, 1, (4,)))
     values = [0.25, 0.5, 0.375]
@@ -222,9 +214,7 @@ def test_means_and_deviations_are_those_over_the_seeds(tmp_path: Path) -> None:
     ([2.4, 2.5, 2.6], "mlgru is 0.200 behind it"),
     ([1.0], "one seed says nothing about which is ahead"),
 ])
-def test_nothing_is_ahead_within_twice_the_standard_error(
-    tmp_path: Path, ours: list[float], said: str,
-) -> None:
+def test_nothing_is_ahead_within_twice_the_standard_error(tmp_path, ours, said):
     study = Study(((MLGRU, (TEXT,)), (TRANSFORMER, (TEXT,))), seeds=len(ours))
     for row, values in ((MLGRU, ours), (TRANSFORMER, [2.2, 2.3, 2.4])):
         for seed, value in enumerate(values[:len(ours)]):
@@ -259,7 +249,7 @@ def _peak(best: float) -> Callable[[float], float]:
 
 
 @pytest.mark.parametrize("best", [1.25e-3, 5e-3, 4e-2])
-def test_sweep_goes_on_until_its_best_lies_between_others(tmp_path: Path, best: float) -> None:
+def test_sweep_goes_on_until_its_best_lies_between_others(tmp_path, best):
     study = Study(((MLGRU, (RECALL,)),), swept=("mlgru",))
     rates = _pretend(study, tmp_path, _peak(best))
     assert study.chosen_lr(MLGRU, RECALL, tmp_path) == pytest.approx(best)
@@ -271,7 +261,7 @@ def test_sweep_goes_on_until_its_best_lies_between_others(tmp_path: Path, best: 
     assert {each.recipe.lr for each in trained} == {study.chosen_lr(MLGRU, RECALL, tmp_path)}
 
 
-def test_sweep_without_an_end_is_given_up_and_said(tmp_path: Path) -> None:
+def test_sweep_without_an_end_is_given_up_and_said(tmp_path):
     study = Study(((MLGRU, (RECALL,)),), swept=("mlgru",))
     assert len(_pretend(study, tmp_path, lambda lr: lr)) == MOST_RATES
     found = summarize(study, tmp_path)
@@ -279,20 +269,20 @@ def test_sweep_without_an_end_is_given_up_and_said(tmp_path: Path) -> None:
     assert any("mlgru on recall" in line for line in findings(found))
 
 
-def test_of_equal_rates_the_recipes_is_taken(tmp_path: Path) -> None:
+def test_of_equal_rates_the_recipes_is_taken(tmp_path):
     study = Study(((MLGRU, (RECALL,)),), swept=("mlgru",))
     assert _pretend(study, tmp_path, lambda lr: 1.0) == list(swept_rates("ternary", RECALL))
     assert study.chosen_lr(MLGRU, RECALL, tmp_path) == recipe_for("ternary", RECALL).lr
 
 
-def test_sweep_flees_rates_that_diverge(tmp_path: Path) -> None:
+def test_sweep_flees_rates_that_diverge(tmp_path):
     study = Study(((TRANSFORMER, (TEXT,)),), swept=("transformer",))
     rates = _pretend(study, tmp_path, lambda lr: math.nan if lr > 1e-3 else 3 + lr, TRANSFORMER)
     assert min(rates) < 1e-3
     assert study.chosen_lr(TRANSFORMER, TEXT, tmp_path) < 1e-3
 
 
-def test_unswept_rates_are_said_to_be_so(tmp_path: Path) -> None:
+def test_unswept_rates_are_said_to_be_so(tmp_path):
     study = Study(((MLGRU, (TEXT,)), (find_row("window"), (TEXT,))), swept=("mlgru",))
     said = " ".join(settings_text(summarize(study, tmp_path)))
     assert "of mlgru is swept for each task; the others have 0.01 unswept" in said
@@ -300,7 +290,7 @@ def test_unswept_rates_are_said_to_be_so(tmp_path: Path) -> None:
 
 # Fairness.
 
-def test_rows_to_compare_with_are_swept_in_every_task() -> None:
+def test_rows_to_compare_with_are_swept_in_every_task():
     tasks = (TextTask(), RecallTask(), DigitsTask())
     of = {row.name: [task.name for task in mine] for row, mine in default_entries(tasks)}
     swept = {(of_weights, task) for name in SWEPT_ROWS for task in of[name]
@@ -308,7 +298,7 @@ def test_rows_to_compare_with_are_swept_in_every_task() -> None:
     assert swept == {(weights, task.name) for weights in ("ternary", "float") for task in tasks}
 
 
-def test_all_rows_train_on_the_same_tokens_in_the_same_arithmetic() -> None:
+def test_all_rows_train_on_the_same_tokens_in_the_same_arithmetic():
     seen = {}
     for row in (MLGRU, TRANSFORMER, find_row("window")):
         steps, precisions = [], set()
@@ -332,7 +322,7 @@ def test_all_rows_train_on_the_same_tokens_in_the_same_arithmetic() -> None:
         assert all(map(torch.equal, sum(steps, ()), sum(seen["mlgru"], ())))
 
 
-def test_seconds_are_those_of_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_are_those_of_training_alone(monkeypatch):
     """Not those of reading the text, which the first sample does."""
     now = 0.0
 
@@ -350,14 +340,12 @@ def test_seconds_are_those_of_training_alone(monkeypatch: pytest.MonkeyPatch) ->
     assert (done.steps, done.seconds) == (4, 4.0)
 
 
-def test_transformer_has_as_many_parameters() -> None:
+def test_transformer_has_as_many_parameters():
     sizes = [count(TextTask().model(row, 0), 1)["parameters"] for row in (MLGRU, TRANSFORMER)]
     assert abs(sizes[1] / sizes[0] - 1) < 0.01
 
 
-def test_transformer_begins_as_the_identity_and_learns_by_fused_attention(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_transformer_begins_as_the_identity_and_learns_by_fused_attention(monkeypatch):
     model = TEXT.model(TRANSFORMER, 0)
     x = torch.randn(16, 2, 16)
     for block in model.blocks():
@@ -371,7 +359,7 @@ def test_transformer_begins_as_the_identity_and_learns_by_fused_attention(
     assert all(each["is_causal"] and each["attn_mask"] is None for each in called)
 
 
-def test_float_embeddings_start_small_beside_what_blocks_add() -> None:
+def test_float_embeddings_start_small_beside_what_blocks_add():
     for weights, deviation in (("ternary", 1.0), ("float", 1 / 8)):
         model = TextTask().model(find_row("mlgru", weights=weights), 0)
         assert float(model.embedding.weight.detach().std()) == pytest.approx(deviation, rel=0.02)
@@ -379,9 +367,7 @@ def test_float_embeddings_start_small_beside_what_blocks_add() -> None:
 
 # Processes.
 
-def test_processes_are_started_deaf_to_ctrl_c(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_are_started_deaf_to_ctrl_c(tmp_path, monkeypatch):
     """Or one that still imports prints where it was."""
     heard = []
 
@@ -407,7 +393,7 @@ def test_processes_are_started_deaf_to_ctrl_c(
 
 
 @pytest.mark.slow
-def test_two_processes_make_the_same_cells_as_one(tmp_path: Path) -> None:
+def test_two_processes_make_the_same_cells_as_one(tmp_path):
     cells = [cell(find_row(name), seed=seed) for name in ("mlgru", "window") for seed in (0, 1)]
     errors: list[str] = []
     for jobs in (1, 2):

@@ -24,7 +24,7 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_text(tmp_path_factory.mktemp("text"))
 
 
-def test_an_answer_is_the_value_that_stood_after_the_key() -> None:
+def test_an_answer_is_the_value_that_stood_after_the_key():
     task = RecallTask(window=64, pairs=5, queries=16, vocab=24, batch=2)
     seen = set()
     for step in range(24):
@@ -43,7 +43,7 @@ def test_an_answer_is_the_value_that_stood_after_the_key() -> None:
     assert {length for _, length, _ in seen} == {64, 32, 16, 8}
 
 
-def test_sequences_belong_to_seed_and_step_and_are_held_out_from_both() -> None:
+def test_sequences_belong_to_seed_and_step_and_are_held_out_from_both():
     first, again, other, later = (
         RECALL.sample(step, seed)[0] for step, seed in ((0, 0), (0, 0), (0, 1), (1, 0)))
     assert torch.equal(first, again)
@@ -62,7 +62,7 @@ def test_sequences_belong_to_seed_and_step_and_are_held_out_from_both() -> None:
     assert not torch.equal(asked["tokens"][:len(first), :first.shape[1]], first)
 
 
-def test_recall_counts_right_answers_by_the_distance_at_which_they_stood() -> None:
+def test_recall_counts_right_answers_by_the_distance_at_which_they_stood():
     task = RecallTask(window=80, pairs=4, queries=60, vocab=16, judged=8)
 
     class Oracle(LanguageModel):
@@ -87,7 +87,7 @@ def test_recall_counts_right_answers_by_the_distance_at_which_they_stood() -> No
     assert found == {"accuracy_16": 1.0, "accuracy_64": 0.0, "accuracy_128": 0.0}
 
 
-def test_the_digits_are_split_by_the_seed_and_no_image_is_in_both_parts() -> None:
+def test_the_digits_are_split_by_the_seed_and_no_image_is_in_both_parts():
     from sklearn.datasets import load_digits
 
     from sterna.model.study.tasks import _split
@@ -100,13 +100,13 @@ def test_the_digits_are_split_by_the_seed_and_no_image_is_in_both_parts() -> Non
     assert not torch.equal(parts[0][2], parts[1][2])
 
 
-def test_the_unigram_entropy_is_that_of_the_held_out_bytes(text_file: Path) -> None:
+def test_the_unigram_entropy_is_that_of_the_held_out_bytes(text_file):
     task = TextTask(text=str(text_file))
     counts = np.bincount(np.frombuffer(task.corpus().heldout, dtype=np.uint8))
     assert task.facts()["unigram"] == pytest.approx(entropy(counts[counts > 0], base=2))
 
 
-def test_a_classifier_without_positions_does_not_see_the_order_of_its_tokens() -> None:
+def test_a_classifier_without_positions_does_not_see_the_order_of_its_tokens():
     config = ModelConfig(16, 2, 32, 17, mixer="attention(causal=false, rope=false)")
     model = Classifier(config, 10, 12).double()
     tokens = torch.randint(17, (3, 12), generator=torch.Generator().manual_seed(0))
@@ -121,7 +121,7 @@ def test_a_classifier_without_positions_does_not_see_the_order_of_its_tokens() -
         Classifier(ModelConfig(16, 1, 32, 17, mixer="gmlp(length=8)"), 10, 12)
 
 
-def test_fixed_mixers_are_made_for_the_length_of_a_task_unless_the_row_says_another() -> None:
+def test_fixed_mixers_are_made_for_the_length_of_a_task_unless_the_row_says_another():
     row = Row("r", "2*gmlp + mlgru + synthesizer_random(length=99, heads=2)")
     assert row.config(d=16, layers=4, vocab=8, length=24).mixer == (
         "2*gmlp(length=24) + mlgru + synthesizer_random(length=99, heads=2)")
@@ -131,7 +131,7 @@ def test_fixed_mixers_are_made_for_the_length_of_a_task_unless_the_row_says_anot
         "mlgru channel=relu2 weights=float", "mlgru", "relu2", "float")
 
 
-def test_every_mixer_has_a_task_and_those_that_predict_have_two() -> None:
+def test_every_mixer_has_a_task_and_those_that_predict_have_two():
     tasks = (TextTask(d=16), RecallTask(d=16), DigitsTask(d=16))
     entries = {row.name: [task.name for task in mine] for row, mine in default_entries(tasks)}
     for name in TOKEN_MIXERS.names():

@@ -33,7 +33,7 @@ from sterna.model.pattern import Choice
 from sterna.model.stack.language_model import LanguageModel, ModelState
 
 __all__ = ["FLOAT_FORMAT", "GRAPHS", "ExportError", "export_float", "flat", "float_graph",
-           "quietly", "shortest_end", "state_tensors", "trace"]
+           "quietly", "state_tensors", "trace"]
 
 FLOAT_FORMAT = "sterna float onnx"
 """What the metadata of such a graph say that it is."""
@@ -52,32 +52,15 @@ def export_float(
     model: LanguageModel, folder: str | Path, *, graphs: Sequence[str] = GRAPHS,
     use_linear_attention: bool = False,
 ) -> list[Path]:
-    """Write ``step.onnx`` and ``sequence.onnx`` of a float model of any causal mixers.
+    """Write ``step.onnx`` and ``sequence.onnx``, or only those of ``graphs``, of a float model of
+    any causal mixers, ternary or float; return the files.
 
-    Parameters
-    ----------
-    model
-        The model; its projections may be ternary or float.
-    folder
-        Where the files go; it is made if it does not exist.
-    graphs
-        Which of :data:`GRAPHS` to write.
-    use_linear_attention
-        Whether recurrences that onnxruntime's operator ``LinearAttention`` can compute use it, in
-        place of ``Scan`` or of a sum in chunks. Such a graph runs in onnxruntime only.
+    With ``use_linear_attention`` recurrences that onnxruntime's operator ``LinearAttention`` can
+    compute use it, in place of ``Scan`` or of a sum in chunks. Such a graph runs in onnxruntime
+    only.
 
-    Returns
-    -------
-    list of Path
-        The files, in the order of ``graphs``.
-
-    Raises
-    ------
-    ValueError
-        If there is no such graph, a mixer cannot be exported, or onnxruntime does not have the
-        operator.
-    OSError
-        If the folder cannot be written; nothing is then left half-written.
+    Raises ValueError if there is no such graph, a mixer cannot be exported, or onnxruntime does not
+    have the operator; OSError if the folder cannot be written, nothing being left half-written.
     """
     folder = Path(folder)
     # Everything is built before anything is written.
@@ -174,7 +157,7 @@ def _describe(
         "sterna.arithmetic": "float32, of a float model: not the integers of a quantised one",
         "sterna.config": json.dumps(model.config.to_json(), sort_keys=True),
         "sterna.states": json.dumps([each.to_json() for each in tensors]),
-        "sterna.longest": json.dumps(shortest_end(model)),
+        "sterna.longest": json.dumps(model.longest),
     }
     if kind == "sequence":
         properties["sterna.layers_in_a_loop"] = json.dumps(list(looped))
@@ -231,16 +214,10 @@ def _nested(tensors: Sequence[Tensor], like: ModelState) -> ModelState:
     return tuple(tuple(next(rest) for _ in layer) for layer in like)
 
 
-def shortest_end(model: LanguageModel) -> int | None:
-    """Most tokens that every mixer of a model takes, None for any number."""
-    ends = [each.mixer.longest for each in model.blocks() if each.mixer.longest is not None]
-    return min(ends, default=None)
-
-
 @torch.no_grad()
 def state_tensors(model: LanguageModel) -> tuple[list[StateTensor], Example]:
     """The tensors of the state of a model, and an example to trace it with."""
-    end = shortest_end(model)
+    end = model.longest
     read = _READ if end is None else min(_READ, end - 2)
     if read < 2:
         raise ValueError(f"a graph needs mixers that take at least 4 tokens, got {end}")
@@ -316,7 +293,7 @@ def trace(
     """
     # Without gradients: a loop in a graph has none.
     model = copy.deepcopy(model).eval().requires_grad_(False)
-    end, graph = shortest_end(model), _Graph(model, kind)
+    end, graph = model.longest, _Graph(model, kind)
     tokens, axes, looped = example.tokens, {0: _ANY, 1: _ANY}, []
     if graph.by_step:
         tokens, axes = tokens[:, 0], {0: _ANY}

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 import torch
 from command_line import refusal, run
 from mixer_parts import built, pattern_of
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 from torch import Tensor, nn
 
 from sterna.cli.main import main
@@ -53,10 +53,9 @@ GROWING = tiny(mixer="window(size=5)", weights="float")
 """Its state grows, then stays."""
 
 
-def lively(config: ModelConfig) -> LanguageModel:
-    """A model of which no part starts at zero."""
-    model = shaken(LanguageModel(config), torch.Generator().manual_seed(1))
-    return model
+def lively(config: ModelConfig) -> Any:
+    """A language model of which no part starts at zero."""
+    return shaken(LanguageModel(config), torch.Generator().manual_seed(1))
 
 
 @dataclass
@@ -181,21 +180,17 @@ def test_codes_are_found_by_value_whether_from_a_loop_or_not():
 
 
 def test_rounded_values_become_outputs_also_from_inside_of_a_loop():
-    value = helper.make_tensor_value_info
-    body = helper.make_graph(
-        [helper.make_node("Add", ["before", "x"], ["sum"]),
-         helper.make_node("Round", ["sum"], ["rounded"]),
-         helper.make_node("Identity", ["rounded"], ["after"]),
-         helper.make_node("Identity", ["sum"], ["y"])], "body",
-        [value("before", TensorProto.FLOAT, []), value("x", TensorProto.FLOAT, [])],
-        [value("after", TensorProto.FLOAT, []), value("y", TensorProto.FLOAT, [])])
-    graph = helper.make_graph(
-        [helper.make_node("Scan", ["start", "xs"], ["end", "ys"], name="loop", body=body,
-                          num_scan_inputs=1),
-         helper.make_node("Round", ["ys"], ["all"])], "graph",
-        [value("start", TensorProto.FLOAT, []), value("xs", TensorProto.FLOAT, [None])],
-        [value("end", TensorProto.FLOAT, [])])
-    proto = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
+    proto = onnx.parser.parse_model('''
+        <ir_version: 10, opset_import: ["": 20]>
+        graph (float start, float[n] xs) => (float end) {
+            [loop] end, ys = Scan <num_scan_inputs: int = 1, body: graph = body (float before, float x)
+                => (float after, float y) {
+                    y = Add(before, x)
+                    rounded = Round(y)
+                    after = Identity(rounded)
+                }> (start, xs)
+            all = Round(ys)
+        }''')
     tapped, names = with_codes(proto)
     assert [loop for _, loop in names] == [True, False]
     session = onnxruntime.InferenceSession(tapped.SerializeToString())

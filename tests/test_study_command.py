@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import refusal, run
 from page_checks import check_page, drawings
-from study_parts import OWN, own_mixer, write_text
+from study_parts import OWN, own_mixer
 
 from sterna.cli.study import run as study_run
 from sterna.cli.study.run import core_costs, study_markdown
@@ -22,7 +22,9 @@ ARGUMENTS = ("mixers", "--d", "16", "--budget", "1e-6", "--seeds", "1", "--jobs"
 
 @pytest.fixture(scope="module")
 def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_text(tmp_path_factory.mktemp("text"))
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("".join(f"line {i} says {i * i % 97} and ends\n" for i in range(200)))
+    return path
 
 
 def test_the_command_writes_figures_tables_a_page_and_drawings(tmp_path, text_file, capsys):

@@ -183,8 +183,8 @@ def test_rounded_values_become_outputs_also_from_inside_of_a_loop():
     proto = onnx.parser.parse_model('''
         <ir_version: 10, opset_import: ["": 20]>
         graph (float start, float[n] xs) => (float end) {
-            [loop] end, ys = Scan <num_scan_inputs: int = 1, body: graph = body (float before, float x)
-                => (float after, float y) {
+            [loop] end, ys = Scan <num_scan_inputs: int = 1,
+                body: graph = body (float before, float x) => (float after, float y) {
                     y = Add(before, x)
                     rounded = Round(y)
                     after = Identity(rounded)

@@ -102,22 +102,15 @@ def rounding_errors(model: QuantizedModel, tokens: np.ndarray) -> list[TensorErr
     rounds no activation, and its norm, scales, sigmoid and state are real numbers. The errors of
     all layers before are in that of a tensor.
     """
-    formats = _formats(model)
+    profile = model.profile
+    of_layer = {"mlgru.h": profile.h, "mlgru.x": profile.x, "glu.p": profile.p, "glu.x": profile.x}
+    formats = {f"layer{layer}.{name}": fmt for layer in range(model.config.layers)
+               for name, fmt in of_layer.items()} | {"logits": profile.logit}
     whole, real = TapRecorder(list(formats)), TapRecorder(list(formats))
     IntegerModel(model).run(tokens, tap=whole)
     float_logits(model, tokens, saturate=True, tap=real)
     return [_error(name, fmt, whole[name], real[name])
             for name, fmt in formats.items()]
-
-
-def _formats(model: QuantizedModel) -> dict[str, FixedPoint]:
-    profile = model.profile
-    formats: dict[str, FixedPoint] = {}
-    for layer in range(model.config.layers):
-        at = f"layer{layer}"
-        formats |= {f"{at}.mlgru.h": profile.h, f"{at}.mlgru.x": profile.x,
-                    f"{at}.glu.p": profile.p, f"{at}.glu.x": profile.x}
-    return {**formats, "logits": profile.logit}
 
 
 def _error(name: str, fmt: FixedPoint, whole: np.ndarray, real: np.ndarray) -> TensorError:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.checks import check_whole
-from sterna.model.network.heads import head_count, merge_heads, split_heads
+from sterna.model.mixers.attention import head_count, merge_heads, split_heads
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import Joint, MixerInit
 from sterna.model.network.registry import token_mixer

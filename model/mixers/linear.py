@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sterna.model.checks import check_whole
-from sterna.model.mixers.attention import Attention
-from sterna.model.network.heads import merge_heads, rotate
+from sterna.model.mixers.attention import Attention, merge_heads, rotate
 from sterna.model.network.kernels import Replaceable
 from sterna.model.network.mixer import State
 from sterna.model.network.projection import MixerInit

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sterna.model.checks import check_whole, real_number
-from sterna.model.mixers.attention import Attention
-from sterna.model.network.heads import head_count, merge_heads, rotate, split_heads
+from sterna.model.mixers.attention import Attention, head_count, merge_heads, rotate, split_heads
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import Joint, MixerInit
 from sterna.model.network.registry import token_mixer

@@ -286,7 +286,7 @@ def test_mixers_of_ones_own_loop_where_they_branch_or_are_refused(tmp_path):
     def own(name: str) -> LanguageModel:
         return LanguageModel(tiny(mixer=f"{__file__}:{name}", weights="float"))
 
-    tensors, _ = state_tensors(own("Rows"))
+    tensors, *_ = state_tensors(own("Rows"))
     assert [each.growing for each in tensors] == [(1,), (1,)]      # although they grow seldom
     assert trace(
         own("Restless"), "sequence", *state_tensors(own("Restless")))[1] == [0]

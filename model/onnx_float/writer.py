@@ -81,9 +81,9 @@ def float_graph(
         raise ValueError("this onnxruntime does not have the operator LinearAttention: leave "
                          "--linear-attention out")
     table = translations()      # before the work: it needs a package of its own
-    tensors, example = state_tensors(model)
+    tensors, tokens, state = state_tensors(model)
     with recurrences_for_graphs(use_linear_attention=use_linear_attention):
-        program, looped = trace(model, kind, tensors, example)
+        program, looped = trace(model, kind, tensors, tokens, state)
     proto = _translated(program, tensors, table)
     _name_axes(proto.graph, tensors)
     _describe(proto, model, kind, tensors, looped)
@@ -195,14 +195,6 @@ class StateTensor:
                 "axes": list(self.axes), "at_start": ["batch", *self.start.shape[1:]]}
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """Inputs to trace a graph with: tokens ``[batch, time]`` and the state before them."""
-
-    tokens: Tensor
-    state: tuple[Tensor, ...]
-
-
 def flat(state: ModelState) -> tuple[Tensor, ...]:
     """The tensors of a state in the order of the layers."""
     return tuple(each for layer in state for each in layer)
@@ -215,8 +207,11 @@ def _nested(tensors: Sequence[Tensor], like: ModelState) -> ModelState:
 
 
 @torch.no_grad()
-def state_tensors(model: LanguageModel) -> tuple[list[StateTensor], Example]:
-    """The tensors of the state of a model, and an example to trace it with."""
+def state_tensors(
+    model: LanguageModel,
+) -> tuple[list[StateTensor], Tensor, tuple[Tensor, ...]]:
+    """The tensors of the state of a model, and an example to trace it with: tokens
+    ``[batch, time]`` and the state before them."""
     end = model.longest
     read = _READ if end is None else min(_READ, end - 2)
     if read < 2:
@@ -238,8 +233,7 @@ def state_tensors(model: LanguageModel) -> tuple[list[StateTensor], Example]:
         tensors.append(StateTensor(layer, index, seen[0][:1].clone(), growing))
     after = min(_BEFORE, read)
     time = _TIME if end is None else min(_TIME, end - after)
-    return tensors, Example(
-        tokens[:, after:after + time], tuple(seen[after] for seen in history))
+    return tensors, tokens[:, after:after + time], tuple(seen[after] for seen in history)
 
 
 _ANY = torch.export.Dim.DYNAMIC
@@ -284,7 +278,8 @@ class _Scanned(nn.Module):
 
 
 def trace(
-    model: LanguageModel, kind: str, tensors: Sequence[StateTensor], example: Example,
+    model: LanguageModel, kind: str, tensors: Sequence[StateTensor], tokens: Tensor,
+    state: tuple[Tensor, ...],
 ) -> tuple[torch.export.ExportedProgram, list[int]]:
     """One of :data:`GRAPHS`, for any batch and number of tokens, and the layers that loop.
 
@@ -294,14 +289,14 @@ def trace(
     # Without gradients: a loop in a graph has none.
     model = copy.deepcopy(model).eval().requires_grad_(False)
     end, graph = model.longest, _Graph(model, kind)
-    tokens, axes, looped = example.tokens, {0: _ANY, 1: _ANY}, []
+    axes, looped = {0: _ANY, 1: _ANY}, []
     if graph.by_step:
         tokens, axes = tokens[:, 0], {0: _ANY}
     else:
-        looped = _put_loops(model, tensors, example)
+        looped = _put_loops(model, tensors, tokens, state)
     try:
         return _traced(
-            graph, (tokens, example.state), (axes, _any_length(tensors)), end), looped
+            graph, (tokens, state), (axes, _any_length(tensors)), end), looped
     except Exception as error:
         what = "a step of " if graph.by_step else ""
         raise ExportError(
@@ -309,11 +304,12 @@ def trace(
 
 
 def _put_loops(
-    model: LanguageModel, tensors: Sequence[StateTensor], example: Example,
+    model: LanguageModel, tensors: Sequence[StateTensor], tokens: Tensor,
+    state: tuple[Tensor, ...],
 ) -> list[int]:
     """Replace the mixers that cannot be traced for any number of tokens; return their layers."""
-    states = _nested(example.state, model.initial_state(1))
-    x = model.embedding(example.tokens[:, :_FEW].t())
+    states = _nested(state, model.initial_state(1))
+    x = model.embedding(tokens[:, :_FEW].t())
     reasons: dict[Choice, Exception | None] = {}
     looped = []
     for layer, (block, (choice, _)) in enumerate(

@@ -146,8 +146,8 @@ class MixerInit:
     def linear(
         self, columns: int, rows: int, *, bias: bool = True, residual: bool = False,
     ) -> Projection:
-        """A projection ``[..., columns]`` to ``[..., rows]``. One that is ``residual``, whose output
-        is added to the residual stream, starts at zero in float, so that a block begins as the
+        """A projection ``[..., columns]`` to ``[..., rows]``. A ``residual`` one, whose output is
+        added to the residual stream, starts at zero in float, so that a block begins as the
         identity. (Ternary weights of zero would have no scale.)"""
         if self.ternary:
             return BitLinear(

@@ -66,7 +66,7 @@ class FloatReport:
     larger, infinite if the graph gives something else than such numbers; ``where`` which value that
     was, after how many tokens, or what is wrong. Of the 8-bit ``codes`` inside of ternary
     projections torch rounds ``flipped`` the other way, continuing with the graph's; such a number
-    was ``farthest`` from a half. ``missing`` roundings of torch have nothing like them in the graph.
+    was ``farthest`` from a half. The graph has nothing like ``missing`` roundings of torch.
     """
 
     tokens: int

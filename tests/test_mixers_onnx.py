@@ -360,7 +360,8 @@ def test_graphs_with_linear_attention_follow_torch(name, tmp_path):
             parameter.data[:8] = torch.tensor([-200.0, 200.0]).repeat(4)
     (path,) = export_float(model, tmp_path, graphs=("sequence",), use_linear_attention=True)
     assert [each.op_type for each in onnx.load(path).graph.node].count("LinearAttention") == 1
-    assert check_float(model, path, tokens=150).difference < 1e-5
+    assert check_float(model, path, tokens=150).close
+    assert check_float(model, path, tokens=9).difference < 1e-5      # before many are added up
 
 
 @pytest.mark.long

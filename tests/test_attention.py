@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from sterna.model.mixers.attention import Attention
+from sterna.model.mixers.attention import Attention, merge_heads, rotate, split_heads
 from sterna.model.mixers.sparse import Reformer, hash_buckets, sinkhorn_normalise
-from sterna.model.network.heads import merge_heads, rotate, split_heads
 from sterna.model.network.projection import MixerInit
 
 T, BATCH = 12, 2

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import BitLinear, bit_linear, naive_bit_linear
 from sterna.model.network.dense_mml import dense_mml
-from sterna.model.network.projection import prepare
+from sterna.model.network.projection import Joint
 from sterna.model.network.quantizers import absmax_quantize, ternarize
 from sterna.model.network.recurrence import (
     complex_scan,
@@ -83,11 +83,11 @@ def test_values_and_gradients_are_the_same_bits(name: str, dtype: torch.dtype) -
 
 
 def test_prepared_projections_too() -> None:
-    layer = BitLinear(200, 40, generator=torch.Generator().manual_seed(1))
+    joint = Joint(only=BitLinear(200, 40, generator=torch.Generator().manual_seed(1)))
     vectors = VECTORS.float()
-    expected = prepare([layer])(vectors)
+    expected = joint.prepared()(vectors)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(prepare([layer])(vectors), expected)
+        assert torch.equal(joint.prepared()(vectors), expected)
         assert nn.Linear(200, 40)(vectors).dtype is torch.bfloat16     # autocast is on
 
 

@@ -200,12 +200,12 @@ def test_fine_profiles_are_limits_alone_and_models_in_float_have_none():
         assert type(getattr(each, "numerics", Numerics())) is Numerics
 
 
-def test_a_classifier_and_a_residual_saturate_where_told():
+def test_a_classifier_and_a_residual_saturate():
     residual = Residual(nn.Identity(), Limits(NARROW))
     assert residual(torch.tensor([[[1.0, 3.0, -5.0]]])).tolist() == [[[2.0, 4.0, -4.0]]]
-    classifier = Classifier(CONFIG, classes=3, length=5, profile=NARROW)
-    nn.init.constant_(classifier.embedding.weight, 9.0)
+    classifier = Classifier(CONFIG, classes=3, length=5)
+    nn.init.constant_(classifier.embedding.weight, 99.0)
     seen: list[Tensor] = []
     classifier.layers[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     classifier(torch.zeros(1, 5, dtype=torch.int64))
-    assert bool((seen[0] == NARROW.x.limit).all())
+    assert bool((seen[0] == S16.x.limit).all())

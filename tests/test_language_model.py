@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import ODD
 from torch import Tensor
 
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
 from sterna.model.stack.evaluate import heldout_bpb
 from sterna.model.stack.language_model import LanguageModel
 
-ODD = ModelConfig(d=12, layers=2, dff=21, vocab=65)
 BYTES = ModelConfig(d=16, layers=2, dff=24)
 
 

@@ -12,7 +12,7 @@ from sterna.model.study.rows import list_mixers
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-def test_the_page_is_written_from_the_docstrings() -> None:
+def test_the_page_is_written_from_the_docstrings():
     made = runpy.run_path(str(DOCS / "site" / "mixer_pages.py"))["page"]()
     assert (DOCS / "mixer-formulas.md").read_text(encoding="utf-8") == made, (
         "write it again: python docs/site/mixer_pages.py")
@@ -29,7 +29,7 @@ def drawn(name: str) -> np.ndarray:
     return (matplotlib.image.imread(DOCS / "mixers" / f"{name}.png")[::6, ::6, :3] < 1).any(-1)
 
 
-def test_a_picture_is_the_measured_dependence() -> None:
+def test_a_picture_is_the_measured_dependence():
     measured = runpy.run_path(str(DOCS / "site" / "mixer_patterns.py"))["sensitivity"]
     measured.__globals__["INPUTS"] = 1      # enough to see what is zero
     window = measured("window")
@@ -39,7 +39,7 @@ def test_a_picture_is_the_measured_dependence() -> None:
     assert (drawn("window") == seen).all()
 
 
-def test_pictures_are_white_above_the_diagonal_if_the_mixer_is_causal() -> None:
+def test_pictures_are_white_above_the_diagonal_if_the_mixer_is_causal():
     pictures = {each["name"]: (each["causal"], drawn(each["name"])) for each in list_mixers()
                 if each["kind"] == "token" and (DOCS / "mixers" / f"{each['name']}.png").exists()}
     assert len(pictures) >= 27

@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-from pathlib import Path
 
 import attention
 import numpy as np
@@ -19,7 +18,7 @@ from sterna.model.study.contract import shaken
 from sterna.model.training.checkpoint import Checkpoint, save_checkpoint
 
 
-def test_cores_compute_what_they_are_called() -> None:
+def test_cores_compute_what_they_are_called():
     generator = torch.Generator().manual_seed(1)
     q, k, v = torch.randn(3, 2, 2, 40, 8, generator=generator, dtype=torch.float64)
     scores = (q * 8 ** -0.5 @ k.transpose(-1, -2)).exp()
@@ -35,9 +34,7 @@ def test_cores_compute_what_they_are_called() -> None:
 
 
 @pytest.mark.parametrize("part", ["core", "float", "ternary"])
-def test_attention_is_timed_in_every_part(
-    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_attention_is_timed_in_every_part(part, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [
         "attention.py", "--part", part, "--lengths", "4", "9", "--batch", "2", "--runs", "2",
         "--backward", "-o", str(tmp_path)])
@@ -49,9 +46,7 @@ def test_attention_is_timed_in_every_part(
     assert all(name in (tmp_path / "attention.svg").read_text() for name in attention.CORES)
 
 
-def test_a_text_is_read_in_three_forms_of_the_same_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_text_is_read_in_three_forms_of_the_same_weights(tmp_path, monkeypatch):
     config = ModelConfig(d=16, layers=2, dff=24, mixer="attention(heads=2) + attention",
                          weights="float")
     model = LanguageModel(config).double()

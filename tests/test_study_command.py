@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import refusal, run
 from page_checks import check_page, drawings
-from study_parts import OWN, own_mixer, write_text
+from study_parts import OWN, own_mixer
 
 from sterna.cli.study import run as study_run
 from sterna.cli.study.run import core_costs, study_markdown
@@ -22,12 +22,12 @@ ARGUMENTS = ("mixers", "--d", "16", "--budget", "1e-6", "--seeds", "1", "--jobs"
 
 @pytest.fixture(scope="module")
 def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_text(tmp_path_factory.mktemp("text"))
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("".join(f"line {i} says {i * i % 97} and ends\n" for i in range(200)))
+    return path
 
 
-def test_the_command_writes_figures_tables_a_page_and_drawings(
-    tmp_path: Path, text_file: Path, capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_writes_figures_tables_a_page_and_drawings(tmp_path, text_file, capsys):
     code, out, err = run(capsys, *ARGUMENTS, "--text", text_file, "--window", 16, "-o", tmp_path,
                          "--sweep", "--mixer", "mlgru", "--mixer", "transformer", "--mixer", "fnet")
     assert code == 0
@@ -58,9 +58,7 @@ def test_the_command_writes_figures_tables_a_page_and_drawings(
     assert f"torch {found['machine']['torch']}" in tables
 
 
-def test_the_core_of_a_row_is_the_one_that_sterna_report_counts(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_core_of_a_row_is_the_one_that_sterna_report_counts(capsys):
     _, out, _ = run(capsys, "report", "--config", "nano", "--json", "--quiet")
     told, core = json.loads(out), core_costs(ModelConfig.named("nano"))
     assert core == {
@@ -78,7 +76,7 @@ def tables_in(text: str) -> list[list[list[str]]]:
             for table in found]
 
 
-def test_the_page_of_mixers_has_the_figures_of_its_data() -> None:
+def test_the_page_of_mixers_has_the_figures_of_its_data():
     docs = Path(__file__).parents[1] / "docs"
 
     def data(name: str) -> dict[str, dict[str, dict[str, str]]]:
@@ -112,9 +110,7 @@ def test_the_page_of_mixers_has_the_figures_of_its_data() -> None:
     assert shown[1:] == [list(row.values())[:4] for row in digits.values()]
 
 
-def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path, monkeypatch, capsys):
     arguments = (*ARGUMENTS, "--task", "recall", "-o", tmp_path, "--mixer", "mlgru", "--json",
                  "--no-sweep")
     monkeypatch.setattr(study_run, "write_study", lambda folder, found: [])
@@ -137,9 +133,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     assert (len(calls), len(set(calls))) == (3, 2)      # one was cut short
 
 
-def test_a_mixer_that_fails_is_reported_with_exit_code_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_mixer_that_fails_is_reported_with_exit_code_1(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(study_run, "write_study", lambda folder, found: [])
     broken = own_mixer(tmp_path, OWN.replace("return self", "raise KeyError('gone')\n        self"))
     code, _, err = run(capsys, *ARGUMENTS, "--task", "recall", "-o", tmp_path, "--mixer", broken)
@@ -171,10 +165,7 @@ def test_a_mixer_that_fails_is_reported_with_exit_code_1(
     (("--task", "recall", "--text", "x"), "--text is for the task text"),
     (("--task", "recall"), "--window is for the task text: leave it out, or ask for that task"),
 ])
-def test_bad_input_gets_one_line(
-    arguments: tuple[str, ...], message: str, tmp_path: Path, text_file: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_bad_input_gets_one_line(arguments, message, tmp_path, text_file, capsys):
     text = () if "recall" in arguments else ("--text", text_file)
     folder = tmp_path / "out"
     line = refusal(capsys, "mixers", "--quiet", "-o", folder, "--window", 16, *text, *arguments)
@@ -182,9 +173,7 @@ def test_bad_input_gets_one_line(
     assert not folder.exists()
 
 
-def test_the_list_has_every_mixer_with_its_options_and_whether_it_is_causal(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_list_has_every_mixer_with_its_options_and_whether_it_is_causal(capsys):
     code, out, _ = run(capsys, "mixers", "--list", "--json")
     found = {(each["kind"], each["name"]): each for each in json.loads(out)}
     assert code == 0
@@ -220,8 +209,8 @@ class Mine(Base):
     (GROWING, "state_words(0) says 0 numbers, and the state after 0 tokens has 16"),
 ])
 def test_a_mixer_that_breaks_the_contract_is_refused_before_it_is_trained(
-    source: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-) -> None:
+    source, message, tmp_path, capsys,
+):
     assert source != OWN
     mine = own_mixer(tmp_path, source)
     line = refusal(capsys, *ARGUMENTS, "--task", "recall", "--quiet", "-o", tmp_path / "out",

@@ -61,12 +61,13 @@ def _make(label: str, cells: list[Cell], folder: Path, jobs: int, quiet: bool) -
     """Make cells with progress; return what went wrong."""
     from sterna.model.study.cells import make_cells
     failed: list[str] = []
-    total = len({cell.path(folder) for cell in cells})
-    done = sum(cell.result(folder) is not None
-               for cell in {each.path(folder): each for each in cells}.values())
-    before, started = done, time.monotonic()
+    different = {cell.path(folder): cell for cell in cells}.values()
+    total = len(different)
+    before = done = sum(cell.result(folder) is not None for cell in different)
+    started = time.monotonic()
     if done == total:
         return failed
+
     def note(cell: Cell, result: dict[str, Any] | None, error: str) -> None:
         nonlocal done
         if result is None:

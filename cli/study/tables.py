@@ -20,8 +20,11 @@ def study_tables(found: Found) -> dict[str, Table]:
     """All tables by name: quality, distance, digits, cost, decode, state, core, sweep; those
     without a row are left out."""
     tables = {"quality": _quality(found), "distance": _distance(found),
-              "digits": _digits(found), "cost": _cost(found), "decode": _decode(found),
-              "state": _state(found), "core": _core(found), "sweep": _sweep(found)}
+              "digits": _digits(found), "cost": _cost(found),
+              "decode": _by_length(found, "microseconds of a step, of all layers", "decode_us"),
+              "state": _by_length(found, "bytes of state in float32, of all layers",
+                                  "state_bytes"),
+              "core": _core(found), "sweep": _sweep(found)}
     return {name: table for name, table in tables.items() if table.rows}
 
 
@@ -132,14 +135,6 @@ def _cost(found: Found) -> Table:
     return Table(
         "model of text; blocks at token 1,024: ternary MACs, true multiplications",
         ("mixer", "parameters", "train tokens/s", "MACs", "multiplies", "integers"), rows)
-
-
-def _decode(found: Found) -> Table:
-    return _by_length(found, "microseconds of a step, of all layers", "decode_us")
-
-
-def _state(found: Found) -> Table:
-    return _by_length(found, "bytes of state in float32, of all layers", "state_bytes")
 
 
 def _by_length(found: Found, title: str, name: str) -> Table:

@@ -21,7 +21,8 @@ What each mixer computes, its options, and the cost of a token. [Mixers](mixers.
 
 d is the width of the residual stream, n the number of tokens so far. MACs are ternary (with float
 weights they are multiplications), products are multiplications of activations, words are numbers of
-state of one sequence; all for one layer. Rotary positions add at most 4 d products unless stated.
+state of one sequence; all for one layer. Unless stated, a token mixer takes 4 d^2 MACs, and rotary
+positions add at most 4 d products.
 In a picture, the pixel in row i and column j is how much output i depends on input j in a fresh
 mixer with small options (`docs/site/mixer_patterns.py`); white is not at all.
 
@@ -52,33 +53,19 @@ def page() -> str:
 
 
 def _entry(name: str, cls: type[Mixer], registry: Registry) -> str:
-    text, _, parameters = (inspect.getdoc(cls) or "").partition("Parameters\n----------\n")
     picture = ""
     if registry is TOKEN_MIXERS:
         picture = f"![Dependence in {name}](mixers/{name}.png)\n\n"
     options = registry.options(name)
     inside = ", ".join(f"{each.name}={_spelled(each.default)}" for each in options.values())
     head = f"`{name}({inside})`" if inside else f"`{name}`"
-    return (f"\n### {name}\n\n{picture}{head}: {_plain(text)}\n"
-            f"{_options(parameters, set(options))}")
+    # The text in Markdown.
+    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", inspect.getdoc(cls) or "")
+    return f"\n### {name}\n\n{picture}{head}: {text.replace('``', '`').strip()}\n"
 
 
 def _spelled(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _options(text: str, known: set[str]) -> str:
-    """The options as a list: ``- `size`: ...``; a class may take more than a pattern can give."""
-    found = re.findall(r"^(\w[\w, ]*)\n((?:    .*\n?|\n)+)", text, re.M)
-    lines = [f"\n- `{names.replace(', ', '`, `')}`: {_plain(' '.join(body.split()))}"
-             for names, body in found if set(names.split(", ")) <= known]
-    return "".join(lines) + ("\n" if lines else "")
-
-
-def _plain(text: str) -> str:
-    """A docstring's text in Markdown."""
-    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", text)
-    return text.replace("``", "`").strip()
 
 
 if __name__ == "__main__":

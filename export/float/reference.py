@@ -22,11 +22,9 @@ EPSILON = 1e-12
 
 
 def real_scale(model: QuantizedModel, name: str) -> float:
-    """What ``T RMSNorm(y)`` of a projection is multiplied with to give its real output.
-
+    """What ``T RMSNorm(y)`` of a projection is multiplied with to give its real output:
     ``127 K / (sqrt(n) 2^(MK - MA + shift + F))``, with F the fraction bits of the output
-    (docs/numerics.md).
-    """
+    (docs/numerics.md)."""
     projection, profile = model.projections[name], model.profile
     columns = projection.weight.shape[1]
     exponent = (profile.mantissa_bits - profile.scale_bits + projection.shift
@@ -39,9 +37,9 @@ def float_logits(
 ) -> np.ndarray:
     """Real logits float64 ``[batch, length, vocab]`` for tokens ``[batch, length]``.
 
-    ``saturate`` as the graph does: the form float32 saturates where the model was trained to.
-    ``tap`` is called with the state, the residual stream, the products and the logits of each
-    token, under the names that the integer reference gives them.
+    ``saturate`` as the form float32 does, where the model was trained to. ``tap`` is called with
+    the state, the residual stream, the products and the logits of each token, under the names that
+    the integer reference gives them.
     """
     profile, layers = model.profile, range(model.config.layers)
     weights_t = {name: projection.weight.T.astype(np.float64)
@@ -85,19 +83,9 @@ def float_logits(
 
 @dataclass(frozen=True, slots=True)
 class TensorError:
-    """How far a tensor is from what real numbers give.
-
-    Parameters
-    ----------
-    name
-        Of the tensor, as the integer reference calls it: ``layer0.glu.x``.
-    relative
-        Root mean square of the difference, over that of the real values.
-    saturated
-        Fraction of the integers that are at a limit of their format.
-    values
-        How many were compared.
-    """
+    """How far a tensor, called ``layer0.glu.x`` as in the integer reference, is from what real
+    numbers give: the root mean square of the difference over that of the real values, the fraction
+    of the integers that are at a limit of their format, and how many were compared."""
 
     name: str
     relative: float
@@ -106,41 +94,23 @@ class TensorError:
 
 
 def rounding_errors(model: QuantizedModel, tokens: np.ndarray) -> list[TensorError]:
-    """Run the integer reference and the float64 one beside it, and compare what both compute.
+    """Run the integer reference and the float64 one beside it on tokens ``[batch, length]``, and
+    compare what both compute: of each layer the state ``h``, the residual stream ``x`` after each
+    half and the product ``p``, and the logits; in the order in which they are computed.
 
-    Both have the same quantised weights, biases and embedding, and saturate alike; the float64
-    one rounds no activation, and its norm, scales, sigmoid and state are real numbers. The
-    errors of all layers before are in that of a tensor.
-
-    Parameters
-    ----------
-    model
-        The quantised model.
-    tokens
-        int64 ``[batch, length]``.
-
-    Returns
-    -------
-    list of TensorError
-        Of the state ``h``, the residual stream ``x`` after each half of a layer, and the
-        product ``p`` of each layer, and of the logits; in the order in which they are computed.
+    Both have the same quantised weights, biases and embedding, and saturate alike; the float64 one
+    rounds no activation, and its norm, scales, sigmoid and state are real numbers. The errors of
+    all layers before are in that of a tensor.
     """
-    formats = _formats(model)
+    profile = model.profile
+    of_layer = {"mlgru.h": profile.h, "mlgru.x": profile.x, "glu.p": profile.p, "glu.x": profile.x}
+    formats = {f"layer{layer}.{name}": fmt for layer in range(model.config.layers)
+               for name, fmt in of_layer.items()} | {"logits": profile.logit}
     whole, real = TapRecorder(list(formats)), TapRecorder(list(formats))
     IntegerModel(model).run(tokens, tap=whole)
     float_logits(model, tokens, saturate=True, tap=real)
     return [_error(name, fmt, whole[name], real[name])
             for name, fmt in formats.items()]
-
-
-def _formats(model: QuantizedModel) -> dict[str, FixedPoint]:
-    profile = model.profile
-    formats: dict[str, FixedPoint] = {}
-    for layer in range(model.config.layers):
-        at = f"layer{layer}"
-        formats |= {f"{at}.mlgru.h": profile.h, f"{at}.mlgru.x": profile.x,
-                    f"{at}.glu.p": profile.p, f"{at}.glu.x": profile.x}
-    return {**formats, "logits": profile.logit}
 
 
 def _error(name: str, fmt: FixedPoint, whole: np.ndarray, real: np.ndarray) -> TensorError:

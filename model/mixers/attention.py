@@ -1,7 +1,7 @@
 """Attention over all earlier tokens, or over those in a window.
 
-One class does the work. Its forms are a pattern of keys that a query may see, the keys that a state
-keeps, how queries and keys are turned, or another function of the scores.
+One class does the work. Its forms say which keys a query sees, which keys a state keeps, how
+queries and keys are turned, or what becomes of the scores.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sterna.model.checks import check_whole
-from sterna.model.network.heads import head_count, merge_heads, rotate, split_heads
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import Joint, MixerInit
 from sterna.model.network.registry import token_mixer
@@ -22,7 +21,46 @@ from sterna.model.parallel.context import part_lengths
 from sterna.model.parallel.ring import ring_attention
 
 __all__ = ["Attention", "GroupedQueryAttention", "MultiQueryAttention", "ReluAttention",
-           "RingAttention", "Sinks", "Window", "group_count"]
+           "RingAttention", "Sinks", "Window", "group_count", "head_count", "merge_heads", "rotate",
+           "split_heads"]
+
+
+def head_count(d: int, heads: int, name: str = "heads") -> int:
+    """``heads``, or if that is 0 one for every 32 channels or wider, and at least one.
+
+    >>> [head_count(d, 0) for d in (16, 64, 112, 128)]
+    [1, 2, 2, 4]
+    """
+    check_whole(name, heads, 0)
+    heads = heads or next(count for count in range(max(1, d // 32), 0, -1) if d % count == 0)
+    if d % heads:
+        raise ValueError(f"d ({d}) must be a multiple of {name} ({heads})")
+    return heads
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """``[time, batch, heads * width]`` to ``[batch, heads, time, width]``."""
+    return x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """``[batch, heads, time, width]`` to ``[time, batch, heads * width]``."""
+    return x.permute(2, 0, 1, 3).flatten(-2)
+
+
+def rotate(x: Tensor, positions: Tensor, theta: float = 1e4) -> Tensor:
+    """Rotary position embedding (RoPE, arXiv 2104.09864, equation 34).
+
+    Channels i and i + width/2 of ``x [..., time, width]`` are turned as a pair by
+    ``position * theta^(-2i/width)``, so that the product of a query and a key depends on the
+    difference of their positions ``[time]`` only. The last channel of an odd width stays.
+    """
+    half = x.shape[-1] // 2
+    speed = theta ** (-torch.arange(half, device=x.device, dtype=torch.float64) / max(half, 1))
+    angle = positions.to(torch.float64).unsqueeze(-1) * speed
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    first, second, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]
+    return torch.cat([first * cos - second * sin, first * sin + second * cos, rest], dim=-1)
 
 
 @token_mixer("attention")
@@ -30,19 +68,11 @@ class Attention(TokenMixer):
     """``softmax(s Q K^T) V`` for each head, then a projection (arXiv 1706.03762, equation 1).
 
     ``s = 1/sqrt(width of a head)``; Q, K and V are projections ``[time, d]`` cut into heads. Per
-    token after n: 4 d^2 MACs, 2 n d products (with ``rope`` 4 d more), 2 n d words of state (keys
-    and values). Other forms extend this class by saying which keys a query may see.
+    token after n: 2 n d products, 2 n d words of state (keys and values).
 
-    Parameters
-    ----------
-    heads
-        Number of heads; 0 is one for every 32 channels.
-    causal
-        Whether a token sees earlier ones only.
-    rope
-        Whether queries and keys are turned by their positions (:func:`rotate`).
-    kv_heads
-        For classes that extend this one: heads of keys and values, by default as many.
+    - ``heads``: number of heads; 0 is one for every 32 channels.
+    - ``causal``: whether a token sees earlier ones only.
+    - ``rope``: whether queries and keys are turned by their positions (:func:`rotate`).
     """
 
     theta: float = 1e4
@@ -65,9 +95,8 @@ class Attention(TokenMixer):
         self.out = init.linear(self.heads * self.width, self.d, residual=True)
 
     def pattern(self, queries: Tensor, keys: Tensor) -> Tensor | None:
-        """Which of the keys at ``0, 1, ... n - 1`` the queries at the positions ``[queries]`` see,
-        bool ``[queries, keys]``; every query sees one at least. None: all, if causal up to its
-        own."""
+        """Bool ``[queries, keys]``: which of the keys at ``0, 1, ... n - 1`` the queries at the
+        positions ``[queries]`` see, each one at least. None: all, if causal up to its own."""
         return None
 
     def kept(self, keys: Tensor) -> Tensor:
@@ -160,14 +189,10 @@ class GroupedQueryAttention(Attention):
     """Causal :class:`Attention` with ``groups`` heads of keys and values (arXiv 2305.13245).
 
     ``softmax(s Q_h K_g^T) V_g`` for query head h with ``g = h // (heads / groups)``. With
-    ``r = groups / heads``, per token after n: 2 (1 + r) d^2 MACs, 2 n d products (with ``rope``
-    2 (1 + r) d more), 2 r n d words of state.
+    ``r = groups / heads``, per token after n: 2 (1 + r) d^2 MACs, 2 n d products, 2 r n d words of
+    state.
 
-    Parameters
-    ----------
-    groups
-        Number of heads of keys and values, a divisor of ``heads``; 0 is half of them, or the
-        next smaller divisor, and at least one.
+    - ``groups``: a divisor of ``heads``; 0 is half of them, or the next smaller divisor.
     """
 
     def __init__(
@@ -181,8 +206,8 @@ class GroupedQueryAttention(Attention):
 class MultiQueryAttention(GroupedQueryAttention):
     """:class:`GroupedQueryAttention` with one head of keys and values (arXiv 1911.02150).
 
-    ``softmax(s Q_h K^T) V`` for every query head h.
-    Per token after n: 2 (1 + 1/heads) d^2 MACs, 2 n d products, 2 n d / heads words of state.
+    ``softmax(s Q_h K^T) V`` for every query head h. Per token after n: 2 (1 + 1/heads) d^2 MACs,
+    2 n d products, 2 n d / heads words of state.
     """
 
     def __init__(self, init: MixerInit, *, heads: int = 0, rope: bool = True) -> None:
@@ -194,8 +219,8 @@ class ReluAttention(Attention):
     """``relu(s Q K^T) V / n``, n keys seen, for each head (arXiv 2309.08586, section 3).
 
     It needs no exponential, and keys that do not match have no part in it. A causal query divides
-    by the number of keys up to its own, others by the length, so weights need not sum to one.
-    Options, shapes and cost are those of :class:`Attention`.
+    by the number of keys up to its own, others by the length. Options and cost are those of
+    :class:`Attention`.
     """
 
     def scores(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -211,15 +236,11 @@ class ReluAttention(Attention):
 class Window(Attention):
     """``softmax(s Q K^T) V`` over the keys ``i - size < j <= i`` of query i (arXiv 2004.05150).
 
-    Heads, rotation and projections are those of :class:`Attention`. Per token, once there are
-    that many: 4 d^2 MACs, 2 size d products, 2 (size - 1) d words of state. Keys are kept unturned,
-    so with ``rope`` a step turns all that it compares, 2 (size + 1) d products more. A piece of n
-    tokens at once is computed under a mask, with all n^2 scores.
+    Per token, once there are that many: 2 size d products, 2 (size - 1) d words of state. Keys are
+    kept unturned, so with ``rope`` a step turns all that it compares, 2 (size + 1) d products more.
+    A piece of n tokens at once takes all n^2 scores, under a mask.
 
-    Parameters
-    ----------
-    size
-        Keys that a token sees, its own included; at least 1.
+    - ``size``: keys that a token sees, its own included.
     """
 
     forgets = True
@@ -236,10 +257,8 @@ class Window(Attention):
         return (back >= 0) & (back < self.size)
 
     def kept(self, keys: Tensor) -> Tensor:
-        """The newest ``size - 1``: with the next token's own that is all it sees.
-
-        A copy, as a slice would hold the memory of all keys.
-        """
+        """The newest ``size - 1``: with the next token's own that is all it sees. A copy, as a
+        slice would hold the memory of all keys."""
         return keys[:, :, max(0, keys.shape[2] - self.size + 1):].clone()
 
 
@@ -247,19 +266,14 @@ class Window(Attention):
 class Sinks(Window):
     """Attention sinks (StreamingLLM, arXiv 2309.17453): a window, and always the first keys.
 
-    ``softmax(s Q K^T) V`` over the keys ``j < sinks`` and ``i - size < j <= i`` of query i; heads,
-    rotation and projections are those of :class:`Attention`.
-    The position of a key is its index in the cache (section 3.2): a window's distances are true,
-    and a sink is never farther than ``sinks + size - 1``. The cache holds keys before they are
-    turned. Per token, once there are that many: 4 d^2 MACs, 2 (sinks + size) d products and with
-    ``rope`` 2 (sinks + size + 1) d more, 2 (sinks + size - 1) d words of state.
+    ``softmax(s Q K^T) V`` over the keys ``j < sinks`` and ``i - size < j <= i`` of query i. The
+    position of a key is its index in the cache (section 3.2), which holds keys before they are
+    turned: a window's distances are true, and a sink is never farther than ``sinks + size - 1``.
+    Per token, once there are that many: 2 (sinks + size) d products and with ``rope`` 2 (sinks +
+    size + 1) d more, 2 (sinks + size - 1) d words of state.
 
-    Parameters
-    ----------
-    sinks
-        First tokens that every later one sees; 0 is :class:`Window`.
-    size
-        Newest keys that a token sees, its own included; at least 1.
+    - ``sinks``: first tokens that every later one sees; 0 is :class:`Window`.
+    - ``size``: newest keys that a token sees, its own included.
     """
 
     def __init__(
@@ -299,27 +313,21 @@ class Sinks(Window):
 class RingAttention(Attention):
     """``softmax(s Q K^T) V`` of sequences that P processes share (arXiv 2310.01889).
 
-    In one process this is :class:`Attention`, with the same weights, options, shapes and cost.
-    Within :func:`sterna.model.parallel.context.context_parallel` each process maps its part
+    In one process this is :class:`Attention`, with the same weights. Within
+    :func:`sterna.model.parallel.context.context_parallel` each process maps its part
     ``[time/P, batch, d]``. Keys and values go once round the ring of processes, and of each block's
     scores s_j a query adds to what it has: ``m' = max(m, max_j s_j)``,
     ``l' = l e^(m - m') + sum_j e^(s_j - m')``, ``o' = o e^(m - m') + sum_j e^(s_j - m') v_j``; at
     the end ``y = o / l``. A process computes 2 n^2 d / P products for n tokens (if causal the first
-    one 2 n^2 d / P^2, the last one all), keeps what belongs to n/P tokens, and sends
-    2 (P - 1) n d / P numbers forward.
+    one 2 n^2 d / P^2, the last one all), keeps what belongs to n/P tokens, and sends 2 (P - 1) n d
+    / P numbers forward.
     """
 
     shares_sequences = True
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """As :meth:`Attention.forward`; of a shared sequence ``x`` is the own part, and so is the
-        next state, keys and values of the own tokens.
-
-        Raises
-        ------
-        ValueError
-            If a shared sequence does not start from the initial state.
-        """
+        """As :meth:`Attention.forward`; of a shared sequence, which starts from the initial state,
+        ``x`` is the own part, and so is the next state, keys and values of the own tokens."""
         if self.group is None:
             return super().forward(x, state)
         if self.causal and state[0].shape[2]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -22,20 +23,26 @@ def _squared_relu(z: Tensor) -> Tensor:
     return F.relu(z).square()
 
 
-class GatedLinear(ChannelMixer):
-    """``y = down(a(gate(x)) * up(x))`` (arXiv 2002.05202, equation 6), the activation ``a`` by
-    the classes that extend it.
-
-    Gate and up share one norm and quantisation and are limited to the range of the
-    profile's ``z`` format, their product to that of ``p``. Per token: 3 d dff ternary MACs, dff
-    products. In float there are no limits, and no norm before ``down``.
-    """
+class _Activated(ChannelMixer):
+    """A channel mixer with a hidden vector of dff numbers, its activation by its classes."""
 
     activate: Callable[[Tensor], Tensor]
+    each: ClassVar[int] = 1
+    """Products for each hidden number."""
 
     def __init__(self, init: MixerInit) -> None:
         super().__init__()
         self.dff, self.numerics = init.dff, init.numerics
+
+    def products(self, length: int) -> int:
+        return self.each * self.dff
+
+
+class GatedLinear(_Activated):
+    """``y = down(a(gate(x)) * up(x))``, as :class:`GLU` says, with another activation ``a``."""
+
+    def __init__(self, init: MixerInit) -> None:
+        super().__init__(init)
         self.gate_up = Joint(gate=init.linear(init.d, init.dff), up=init.linear(init.d, init.dff))
         self.down = init.linear(init.dff, init.d, residual=True)
 
@@ -48,48 +55,33 @@ class GatedLinear(ChannelMixer):
         gate, up = z.chunk(2, dim=-1)
         return self.numerics.p(self.activate(gate) * up)
 
-    def products(self, length: int) -> int:
-        """Gate with up."""
-        return self.dff
-
 
 @channel_mixer("bilinear")
 class Bilinear(GatedLinear):
-    """``y = down(gate(x) * up(x))`` (arXiv 2002.05202, equation 4).
-
-    The GLU without an activation. Limits and costs are those of ``glu``; no table is needed.
-    """
+    """``y = down(gate(x) * up(x))`` (arXiv 2002.05202, equation 4): no table is needed."""
 
     activate = staticmethod(activation_named("linear"))
 
 
 @channel_mixer("sigmoid_glu")
 class SigmoidGLU(GatedLinear):
-    """``y = down(sigmoid(gate(x)) * up(x))`` (arXiv 1612.08083, equation 1; 2002.05202, 4).
-
-    The first GLU. Limits and costs are those of ``glu``.
-    """
+    """``y = down(sigmoid(gate(x)) * up(x))``, the first GLU (arXiv 1612.08083, equation 1;
+    2002.05202, 4)."""
 
     activate = staticmethod(torch.sigmoid)
 
 
 @channel_mixer("reglu")
 class ReGLU(GatedLinear):
-    """``y = down(max(gate(x), 0) * up(x))`` (arXiv 2002.05202, equation 5).
-
-    Limits and costs are those of ``glu``; no table is needed.
-    """
+    """``y = down(max(gate(x), 0) * up(x))`` (arXiv 2002.05202, equation 5): no table is needed."""
 
     activate = staticmethod(F.relu)
 
 
 @channel_mixer("geglu")
 class GeGLU(GatedLinear):
-    """``y = down(gelu(gate(x)) * up(x))`` with ``gelu(z) = z Phi(z)`` (arXiv 2002.05202,
-    equation 5).
-
-    The exact GELU, not the one by tanh. Limits and costs are those of ``glu``.
-    """
+    """``y = down(gelu(gate(x)) * up(x))`` with the exact ``gelu(z) = z Phi(z)``, not the one by
+    tanh (arXiv 2002.05202, equation 5)."""
 
     activate = staticmethod(F.gelu)
 
@@ -97,27 +89,18 @@ class GeGLU(GatedLinear):
 @channel_mixer("seglu")
 class SeGLU(GatedLinear):
     """``y = down(selu(gate(x)) * up(x))`` with ``selu(z) = 1.0507 z``, or for negative z
-    ``1.7581 (e^z - 1)`` (arXiv 1706.02515).
-
-    A member of the family that Keras-MML added. Limits and costs are those of ``glu``.
-    """
+    ``1.7581 (e^z - 1)`` (arXiv 1706.02515), which Keras-MML added to the family."""
 
     activate = staticmethod(F.selu)
 
 
 @channel_mixer("relu2_glu")
 class ReLU2GLU(GatedLinear):
-    """``y = down(norm(max(gate(x), 0)^2 * up(x)))`` (BitNet b1.58 2B4T, arXiv 2504.12285).
-
-    The gated form is that of its code. Limits are those of ``glu``; 2 dff products; no table is
-    needed.
-    """
+    """``y = down(norm(max(gate(x), 0)^2 * up(x)))`` (BitNet b1.58 2B4T, arXiv 2504.12285; the gated
+    form is that of its code): 2 dff products, no table is needed."""
 
     activate = staticmethod(_squared_relu)
-
-    def products(self, length: int) -> int:
-        """The square, and gate with up."""
-        return 2 * self.dff
+    each = 2
 
 
 @channel_mixer("swiglu")
@@ -125,10 +108,11 @@ class ReLU2GLU(GatedLinear):
 class GLU(GatedLinear):
     """``y = down(norm(silu(gate(n)) * up(n)))`` with ``n = norm(x)`` (SwiGLU, arXiv 2002.05202).
 
-    Gate and up share one norm and quantisation and are limited to the range of the
-    profile's ``z`` format, their product to that of ``p``. Per token: 3 d dff ternary MACs, dff
-    products. In float there are no limits, and no norm before ``down``. Under the name ``glu`` a
-    model has an integer form and gateware; ``swiglu`` is the same for comparisons.
+    Gate and up share one norm and quantisation and are limited to the range of the profile's ``z``
+    format, their product to that of ``p``. Per token: 3 d dff ternary MACs, dff products. In float
+    there are no limits, and no norm before ``down``. The other gated mixers have these limits and
+    costs unless stated. Under the name ``glu`` a model has an integer form and gateware; ``swiglu``
+    is the same for comparisons.
     """
 
     def gated(self, z: Tensor) -> Tensor:
@@ -136,14 +120,11 @@ class GLU(GatedLinear):
         return gated_silu(z, self.numerics)
 
 
-class _FeedForward(ChannelMixer):
+class _FeedForward(_Activated):
     """``y = down(a(up(x)))``: 2 d dff ternary MACs per token."""
 
-    activate: Callable[[Tensor], Tensor]
-
     def __init__(self, init: MixerInit) -> None:
-        super().__init__()
-        self.dff, self.numerics = init.dff, init.numerics
+        super().__init__(init)
         self.up = init.linear(init.d, init.dff)
         self.down = init.linear(init.dff, init.d, residual=True)
 
@@ -161,21 +142,18 @@ class MLP(_FeedForward):
     """
 
     activate = staticmethod(F.gelu)
+    each = 0
 
 
 @channel_mixer("relu2")
 class ReLU2(_FeedForward):
     """``y = down(max(up(x), 0)^2)`` (Primer, arXiv 2109.08668, section 3).
 
-    Needs no table in gateware. Ternary: ``up`` is limited to the range of the profile's ``z``
-    format, the square to that of ``p``. Per token 2 d dff ternary MACs and dff products. With a
-    gate beside it, as in BitNet b1.58 2B4T, it is ``relu2_glu``.
+    Needs no table in gateware. Limits are those of ``mlp``, and of the square that of the format
+    ``p``. Per token 2 d dff ternary MACs and dff products. With a gate it is ``relu2_glu``.
     """
 
     activate = staticmethod(_squared_relu)
-
-    def products(self, length: int) -> int:
-        return self.dff
 
 
 @channel_mixer("glumml")
@@ -187,10 +165,7 @@ class GLUMML(ChannelMixer):
     dff products. The family of the package by activation: ``linear`` is its BilinearMML, ``relu``
     ReGLUMML, ``gelu`` GeGLUMML, ``silu`` SwiGLUMML, ``selu`` SeGLUMML.
 
-    Parameters
-    ----------
-    activation
-        One of linear, sigmoid, tanh, relu, gelu, silu and selu.
+    - ``activation``: one of linear, sigmoid, tanh, relu, gelu, silu and selu.
     """
 
     def __init__(self, init: MixerInit, *, activation: str = "sigmoid") -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.checks import check_whole
-from sterna.model.network.heads import head_count, merge_heads, split_heads
+from sterna.model.mixers.attention import head_count, merge_heads, split_heads
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import Joint, MixerInit
 from sterna.model.network.registry import token_mixer
@@ -22,7 +22,7 @@ class PositionMixer(TokenMixer):
     """A mixer whose weights belong to positions, and which keeps what it saw if it is causal.
 
     A shorter sequence uses the weights of its first positions. ``kept`` are the numbers that each
-    part of the state holds for each token, if it is causal.
+    part of the state of a causal one holds for each token.
     """
 
     def __init__(self, length: int, causal: bool, *kept: int) -> None:
@@ -50,17 +50,15 @@ class PositionMixer(TokenMixer):
         return rows
 
     def rows(self, weights: Tensor, time: int, total: int) -> Tensor:
-        """The last ``time`` rows of the first ``total`` positions of ``weights [..., to, from]``.
-
-        What a causal mixer must not see is 0: ``[..., time, total]``.
-        """
+        """The last ``time`` rows of the first ``total`` positions of ``weights [..., to, from]``:
+        ``[..., time, total]``, 0 where a causal mixer must not see."""
         before = total - time
         part = weights[..., before:total, :total]
         return part.tril(before) if self.causal else part
 
 
 class _Synthesizer(PositionMixer):
-    """Values weighted by scores that no query and key have made; what they are, others say."""
+    """Values weighted by scores that no query and key have made; which, its classes say."""
 
     d: int
     heads: int
@@ -117,16 +115,11 @@ class RandomSynthesizer(_Synthesizer):
     """``softmax(R) V`` for each head (arXiv 2005.00743, section 3.2), ``R = R1 R2^T`` with a rank
     (section 3.3).
 
-    R ``[length, length]`` is trained and is no function of the text, so the mixer is linear in V,
-    and its softmax can be computed beforehand. Per token after n: 2 d^2 MACs, n d products, n d
-    words of state (values).
+    R ``[length, length]``, one for each head, is trained and is no function of the text, so the
+    mixer is linear in V, and its softmax can be computed beforehand. Per token after n: 2 d^2 MACs,
+    n d products, n d words of state (values).
 
-    Parameters
-    ----------
-    heads
-        Number of heads, each with an R of its own; 0 is one for every 32 channels.
-    rank
-        Columns of R1 and R2, ``[length, rank]``; 0 trains R itself.
+    - ``rank``: columns of R1 and R2, ``[length, rank]``; 0 trains R itself.
     """
 
     def __init__(
@@ -155,13 +148,13 @@ class RandomSynthesizer(_Synthesizer):
 
 @token_mixer("gmlp")
 class GMLP(PositionMixer):
-    """``y = out(u * (W n(v) + b))``, ``u, v = gelu(U x), gelu(V x)``  (arXiv 2105.08050,
-    equations 1 to 4, with d channels for u and v).
+    """``y = out(u * (W n(v) + b))``, ``u, v = gelu(U x), gelu(V x)`` (arXiv 2105.08050, equations 1
+    to 4, with d channels for u and v).
 
-    n is a LayerNorm of each token. W ``[length, length]`` mixes tokens, the same for all
-    channels; it starts near 0 and b at 1, so that the gate is open at first. It stays float: a
-    ternary projection would normalise over time. If causal, W is lower triangular. Per token
-    after n: 3 d^2 MACs, n d + d products, n d words of state.
+    n is a LayerNorm of each token. W ``[length, length]`` mixes tokens, the same for all channels;
+    it starts near 0 and b at 1, so that the gate is open at first. It stays float: a ternary
+    projection would normalise over time. If causal, W is lower triangular. Per token after n: 3 d^2
+    MACs, n d + d products, n d words of state.
     """
 
     def __init__(self, init: MixerInit, *, length: int = 256, causal: bool = True) -> None:
@@ -197,15 +190,11 @@ class MLPMixer(PositionMixer):
     """``y = W2 gelu(W1 x + b1) + b2``, x being a channel over time (arXiv 2105.01601, equation 1,
     token mixing).
 
-    W1 has ``expansion`` rows for each position. If causal, W1 and W2 are lower triangular: rows
-    of a position see earlier positions only. Both stay float, as a ternary projection would
-    normalise over time. Per token after n, with e = expansion: no MACs, 2 e n d products,
-    (1 + e) n d words of state (inputs and hidden values).
+    If causal, W1 and W2 are lower triangular: rows of a position see earlier positions only. Both
+    stay float, as a ternary projection would normalise over time. Per token after n, with e =
+    expansion: no MACs, 2 e n d products, (1 + e) n d words of state (inputs and hidden values).
 
-    Parameters
-    ----------
-    expansion
-        Hidden values for each position.
+    - ``expansion``: rows of W1, hidden values, for each position.
     """
 
     wants_norm = True
@@ -223,8 +212,8 @@ class MLPMixer(PositionMixer):
         self.b2 = nn.Parameter(torch.zeros(length))
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """Map ``x [time, batch, d]``; the state is the earlier inputs and hidden values, each
-        ``[batch, n, ...]``, the hidden ones with ``expansion * d`` numbers for a token."""
+        """Map ``x [time, batch, d]``; the state is the earlier inputs ``[batch, n, d]`` and hidden
+        values ``[batch, n, expansion * d]``."""
         rows = self.extended(state[:1], x)
         time, total = x.shape[0], rows.shape[1]
         new = slice(total - time, total)
@@ -243,18 +232,14 @@ class MLPMixer(PositionMixer):
 
 @token_mixer("fnet")
 class FNet(TokenMixer):
-    """``y = Re(F_time(F_channels(x)))``  (arXiv 2105.03824, equation 3).
+    """``y = Re(F_time(F_channels(x)))`` (arXiv 2105.03824, equation 3).
 
-    Both transforms are discrete Fourier transforms; no parameter, no state, any length, and every
-    output depends on the whole sequence. Per token of N: no MACs, about 2 d (log2 N + log2 d)
-    products.
+    Both are discrete Fourier transforms; no parameter, no state, any length, and every output
+    depends on the whole sequence. Per token of N: no MACs, about 2 d (log2 N + log2 d) products.
 
-    Parameters
-    ----------
-    unitary
-        Whether outputs are divided by ``sqrt(N d)``, so that they are as large as inputs. The
-        paper does not, and normalises after adding; with a norm before the mixer only, the sum
-        over all tokens would drown the residual stream.
+    - ``unitary``: whether outputs are divided by ``sqrt(N d)``, so that they are as large as
+      inputs. The paper does not, and normalises after adding; with a norm before the mixer only,
+      the sum over all tokens would drown the residual stream.
     """
 
     causal = False

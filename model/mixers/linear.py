@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sterna.model.checks import check_whole
-from sterna.model.mixers.attention import Attention
-from sterna.model.network.heads import merge_heads, rotate
+from sterna.model.mixers.attention import Attention, merge_heads, rotate
 from sterna.model.network.kernels import Replaceable
 from sterna.model.network.mixer import State
 from sterna.model.network.projection import MixerInit
@@ -36,11 +35,8 @@ def elu_features(x: Tensor) -> Tensor:
 
 
 def mixed_by_sums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """``q (k^T v) / (q sum(k) + eps)``: every query sees every key.
-
-    ``q`` and ``k`` are features ``[..., time, features]`` that are not negative, ``v`` is
-    ``[..., time, width]``, and so is the result.
-    """
+    """``q (k^T v) / (q sum(k) + eps)``: every query sees every key. ``q`` and ``k`` are features
+    ``[..., time, features]`` that are not negative, ``v`` and the result ``[..., time, width]``."""
     scores = q @ k.sum(-2).unsqueeze(-1)                    # [..., time, 1]
     return q @ (k.transpose(-1, -2) @ v) / (scores + EPS)
 
@@ -54,9 +50,9 @@ def causal_by_sums(
     Inside a chunk the scores are written out and masked; what came before it is in the sums. The
     time is linear in the number of tokens, and every chunk is computed at once.
 
-    ``q``, ``k`` and ``v`` are those of :func:`mixed_by_sums`. ``values`` and ``keys`` are the sums
-    so far, of ``k^T v`` ``[..., features, width]`` and of ``k [..., features]``; returned are the
-    mixed values and the sums after the last token. Nothing depends on ``chunk`` but the time.
+    ``values`` and ``keys`` are the sums so far, of ``k^T v`` ``[..., features, width]`` and of
+    ``k [..., features]``; returned are the mixed values and the sums after the last token. Nothing
+    depends on ``chunk`` but the time.
     """
     time = q.shape[-2]
     chunk = min(chunk, time)
@@ -75,18 +71,10 @@ def causal_by_sums(
 
 
 class FeatureAttention(Attention):
-    """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + 1e-6)`` for each head.
+    """What :class:`LinearAttention` computes, for the phi of the class that extends this one.
 
-    Per token, with m features of a head of width d / heads: 4 d^2 MACs, 2 m d + m heads products,
-    m d + m heads words of state whatever the length, and one that counts the tokens if there are
-    rotary positions, which take 4 d products.
-
-    Projections and heads are those of :class:`~sterna.model.mixers.attention.Attention`. A form of
-    linear attention extends this class by saying what phi is.
-
-    With ``decay`` both sums of head h, counted from 0, are multiplied by ``1 - 2^-(decay+h)``
-    before each token (arXiv 2307.08621, section 2.2), a shift and a difference, so that what lies
-    far back fades.
+    Per token, with m features of a head: 2 m d + m heads products, m d + m heads words of state,
+    and one that counts the tokens if there are rotary positions, which take 4 d products.
     """
 
     fading: Tensor
@@ -159,28 +147,23 @@ class FeatureAttention(Attention):
 
     def products(self, length: int) -> int:
         """Into the sums, out of them, and the sum of the scores; with RoPE four for each pair of
-        query and of key."""
+        query and key."""
         return self.heads * self.features * (2 * self.width + 1) + 4 * self.d * self.rope
 
 
 @token_mixer("linear")
 class LinearAttention(FeatureAttention):
-    """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + 1e-6)`` for each
-    head, with ``phi(x) = elu(x) + 1`` (arXiv 2006.16236, equations 7 and 18 to 20).
+    """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + 1e-6)`` for each head,
+    with ``phi(x) = elu(x) + 1`` (arXiv 2006.16236, equations 7 and 18 to 20).
 
     Every feature is positive, so an output is a mean of values. The sums over earlier tokens are
     the state; a long piece is computed in chunks, inside of which scores are written out. Per
-    token: 4 d^2 MACs, 2 d^2/heads + d products and 4 d for positions, d^2/heads + d words of
-    state and a count.
+    token: 2 d^2/heads + d products and 4 d for positions, d^2/heads + d words of state and a count.
 
-    Parameters
-    ----------
-    rope
-        Whether queries and keys are turned by their positions (:func:`rotate`), before phi so
-        that features stay positive. A score then is no function of the distance alone.
-    decay
-        If not 0, the sums of head h, from 0, fade by ``1 - 2^-(decay+h)`` a token (arXiv
-        2307.08621, section 2.2, with 5). Without it every earlier token counts alike.
+    - ``rope``: turns queries and keys before phi, so that features stay positive; a score then is
+      no function of the distance alone.
+    - ``decay``: if not 0, the sums of head h, from 0, fade by ``1 - 2^-(decay+h)`` a token (arXiv
+      2307.08621, section 2.2, with 5). Without it every earlier token counts alike.
     """
 
     def of_queries(self, q: Tensor) -> Tensor:
@@ -189,12 +172,11 @@ class LinearAttention(FeatureAttention):
 
 @token_mixer("linear_relu")
 class ReluLinearAttention(FeatureAttention):
-    """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + 1e-6)`` for each
-    head, with ``phi(x) = relu(x)`` (Performer-ReLU of arXiv 2009.14794, section 4, without its
-    random projection).
+    """``linear`` with ``phi(x) = relu(x)`` (Performer-ReLU of arXiv 2009.14794, section 4, without
+    its random projection).
 
-    It needs no exponential. A query whose features are all 0 gets 0. Options and costs are those
-    of ``linear``.
+    It needs no exponential. A query whose features are all 0 gets 0. Options and costs are those of
+    ``linear``.
     """
 
     def of_queries(self, q: Tensor) -> Tensor:
@@ -226,35 +208,27 @@ def orthogonal_rows(
 
 
 def log_features(x: Tensor, rows: Tensor) -> Tensor:
-    """The logarithm of the features ``exp(w x - |x|^2 / 2) / sqrt(m)``, one for each of m rows w.
-
-    ``x [..., width]`` to ``[..., m]``. The expectation over the rows of the product of the
-    features of x and of y is ``exp(x y)``.
-    """
+    """The logarithm of ``exp(w x - |x|^2 / 2) / sqrt(m)`` for each of m rows w: ``x [..., width]``
+    to ``[..., m]``. The expectation over the rows of the product of those of x and of y is
+    ``exp(x y)``."""
     return x @ rows.t() - (x.square().sum(-1, keepdim=True) + math.log(rows.shape[0])) / 2
 
 
 @token_mixer("performer")
 class Performer(FeatureAttention):
-    """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + 1e-6)`` for each
-    head, with ``phi(x) = exp(W x - |x|^2/2) / sqrt(m)`` (FAVOR+, arXiv 2009.14794, lemma 1 and
-    section 2.4), x being a query or key over the fourth root of its width.
+    """``linear`` with ``phi(x) = exp(W x - |x|^2/2) / sqrt(m)`` (FAVOR+, arXiv 2009.14794, lemma 1
+    and section 2.4), x being a query or key over the fourth root of its width.
 
     ``E[phi(q) phi(k)] = exp(q k)``, so it estimates softmax attention. The m rows of W are drawn
-    once, orthogonal where they can be, and not trained. Per token: 4 d^2 MACs,
-    4 m d + m heads + 2 d products and 4 d for positions, m d + m heads words of state and a count.
+    once, orthogonal where they can be, and not trained. Per token: 4 m d + m heads + 2 d products
+    and 4 d for positions, m d + m heads words of state and a count.
 
-    It stays in range without looking at other tokens: ``w x - |x|^2/2 = (|w|^2 - |x-w|^2)/2`` is
-    at most ``|w|^2/2``, some 50 for the longest of m rows of width 64, where float32 ends at
-    e^88. Queries moreover are divided by their largest feature, which cancels. A maximum over the
-    keys would do the same for them, but tell a token how large later keys are.
+    It stays in range: ``w x - |x|^2/2 = (|w|^2 - |x-w|^2)/2`` is at most ``|w|^2/2``, some 50 for
+    the longest of m rows of width 64, the widest head that is taken, and float32 ends at e^88.
+    Queries are also divided by their largest feature, which cancels; that of the keys would tell a
+    token how large later ones are.
 
-    Parameters
-    ----------
-    features
-        m, features of a head; 0 is twice its width.
-    heads, causal, rope, decay
-        As ``linear`` has them; a head has at most 64 channels.
+    - ``features``: m, features of a head; 0 is twice its width.
     """
 
     rows: Tensor

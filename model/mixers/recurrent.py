@@ -47,18 +47,15 @@ def _check_heads(d: int, heads: int) -> None:
 
 @token_mixer("mlgru")
 class MLGRU(_Gated):
-    """``h = f*h + (1-f)*c``, ``y = out(norm(g*h))``  (arXiv 2406.02528, equations 8 to 13).
+    """``h = f*h + (1-f)*c``, ``y = out(norm(g*h))`` (arXiv 2406.02528, equations 8 to 13).
 
-    With ``n = norm(x)``: ``f = sigmoid(F n)``, ``c = silu(C n)``, ``g = sigmoid(G n)``.
-    The three projections share one norm and quantisation, and are limited to the range
-    of the profile's ``z`` format. Per token: 4 d^2 ternary MACs, 3 d products, d words of state.
-    In float there are no limits, and no norm before ``out``.
+    With ``n = norm(x)``: ``f = sigmoid(F n)``, ``c = silu(C n)``, ``g = sigmoid(G n)``. The three
+    projections share one norm and quantisation, and are limited to the range of the profile's ``z``
+    format. Per token: 3 d products, d words of state. In float there are no limits, and no norm
+    before ``out``.
 
-    Parameters
-    ----------
-    heads
-        Published configurations carry it. It only reshapes an element-wise recurrence, so no
-        number depends on it; d must be a multiple of it.
+    - ``heads``: a divisor of d that published configurations carry. It only reshapes an
+      element-wise recurrence, so no number depends on it.
     """
 
     resets = True
@@ -88,10 +85,8 @@ class MLGRU(_Gated):
     def forward(
         self, x: Tensor, state: State, starts: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """Map a sequence ``x [time, batch, d]`` from the state ``[batch, d]``.
-
-        Shared between processes, both states are those of the whole sequence.
-        """
+        """Map a sequence ``x [time, batch, d]`` from the state ``[batch, d]``. Shared between
+        processes, both states are those of the whole sequence."""
         if self.group is None:
             gated, last = gated_scan(self._project(x), state[0], self.numerics, starts)
             return self.out(gated), (last,)
@@ -120,17 +115,12 @@ class GRUMML(_Gated):
     ``f`` and ``g`` are the recurrent activation, ``c`` the activation, of the parts of one
     :class:`DenseMML`, a ternary layer with a norm and its gain in front. So, unlike in MLGRU, f, c
     and g share one ternary scale, norms have gains, no pre-activation is limited, and all biases
-    start at zero. Per token: 4 d^2 MACs, 3 d products, d words of state; unless ``fully_mml``,
-    2 d^2 of the MACs are multiplications of floats.
+    start at zero. Per token: 3 d products, d words of state; unless ``fully_mml``, 2 d^2 of the
+    MACs are multiplications of floats.
 
-    Parameters
-    ----------
-    fully_mml
-        Whether g and O are ternary too.
-    heads
-        Only reshapes an element-wise recurrence: no number depends on it. d must be a multiple.
-    activation, recurrent_activation
-        Each one of linear, sigmoid, tanh, relu, gelu, silu and selu.
+    - ``fully_mml``: whether g and O are ternary too.
+    - ``heads``: as of ``mlgru``.
+    - ``activation``, ``recurrent_activation``: by the names that ``glumml`` takes.
     """
 
     def __init__(
@@ -182,10 +172,10 @@ class GRU(_Gated):
     """``h = (1-z)*n + z*h``, ``y = out(h)`` (arXiv 1406.1078, section 2.3; the form of cuDNN).
 
     ``r = sigmoid(R x + U_r h)``, ``z = sigmoid(Z x + U_z h)``, ``n = tanh(N x + r * (U_n h))``,
-    each matrix with a bias: the reset gate comes after its matrix, and z weights the old state, as
-    in ``torch.nn.GRU``. Ternary matrices normalise and quantise ``h`` as they do ``x``. A step
-    needs the one before, so time is a loop. Per token: 7 d^2 ternary MACs, 3 d products, d words
-    of state.
+    each matrix with a bias: as in ``torch.nn.GRU`` the reset gate comes after its matrix, and z
+    weights the old state. Ternary matrices normalise and quantise ``h`` as they do ``x``. A step
+    needs the one before: time is a loop. Per token: 7 d^2 ternary MACs, 3 d products, d words of
+    state.
     """
 
     def __init__(self, init: MixerInit) -> None:
@@ -221,19 +211,15 @@ class HGRN2(TokenMixer):
     """``S = Diag(f) S + (1-f) v^T``, ``o = q^T S``, ``y = out(norm(o))`` (arXiv 2404.07904).
 
     ``q = silu(Q x)``, ``f = bound + (1 - bound) * sigmoid(F x)``, ``v = V x``, each cut into d/k
-    heads of k channels; with k = 1 and q = 1 it is the recurrence of MLGRU. Per token: 4 d^2
-    ternary MACs, 3 d k products (d more with a bound), d k words of state.
+    heads of k channels; with k = 1 and q = 1 it is the recurrence of MLGRU. Per token: 3 d k
+    products (d more with a bound), d k words of state.
 
     The paper learns lower bounds of f that grow from layer to layer. A mixer knows no other layer:
     here the bound is a constant, which a pattern can give to each layer, such as
     ``hgrn2 + hgrn2(bound=0.5)``.
 
-    Parameters
-    ----------
-    expand
-        k, by how much the state is larger than a vector; d must be a multiple of it.
-    bound
-        Least value of the forget gate, from 0 to below 1.
+    - ``expand``: k, by how much the state is larger than a vector; a divisor of d.
+    - ``bound``: least value of the forget gate, from 0 to below 1.
     """
 
     def __init__(self, init: MixerInit, *, expand: int = 16, bound: float = 0.0) -> None:
@@ -285,14 +271,11 @@ class LRU(TokenMixer):
     element by element. All is done in real numbers: ``Re(C x) = C_re(x_re) - C_im(x_im)``. Without
     biases, as in the package. Per token: 4 n d + d^2 ternary MACs, 6 n products, 2 n state words.
 
-    Parameters
-    ----------
-    state_dim
-        n; 0 is d.
-    r_min, r_max, max_phase
-        L begins uniform on the ring between these radii, with phases from 0 to this.
-    fully_mml
-        Whether C and D are ternary as B is; the default of the package is that they are not.
+    - ``state_dim``: n; 0 is d.
+    - ``r_min``, ``r_max``, ``max_phase``: L begins uniform on the ring between these radii, with
+      phases from 0 to this.
+    - ``fully_mml``: whether C and D are ternary as B is; the default of the package is that they
+      are not.
     """
 
     def __init__(

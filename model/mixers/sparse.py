@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sterna.model.checks import check_whole, real_number
-from sterna.model.mixers.attention import Attention
-from sterna.model.network.heads import head_count, merge_heads, rotate, split_heads
+from sterna.model.mixers.attention import Attention, head_count, merge_heads, rotate, split_heads
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import Joint, MixerInit
 from sterna.model.network.registry import token_mixer
@@ -30,18 +29,13 @@ _SELF = -5e4
 class Local(Attention):
     """:class:`Attention` of a query in block b to the keys of blocks b - 1 and b up to its own.
 
-    The text is cut into blocks of ``block`` tokens (Image Transformer, arXiv 1802.05751, section
-    3.3). Not causal, a query sees all of the blocks b - 1, b and b + 1. A band about each query,
-    the other thing called local, is the mixer ``window``.
+    Blocks are of ``block`` tokens (Image Transformer, arXiv 1802.05751, section 3.3). Not causal, a
+    query sees all of the blocks b - 1, b and b + 1. A band about each query, the other thing called
+    local, is the mixer ``window``.
 
-    Per token, between block and 2 block keys: 4 d^2 MACs, 2 d products for each key and 2 d more
-    to turn it, as keys are kept unturned; fewer than 4 block d words of state, which fall by half
-    where a block begins.
-
-    Parameters
-    ----------
-    block
-        Tokens of a block; at least 1.
+    Per token, between block and 2 block keys: 2 d products for each key and 2 d more to turn it, as
+    keys are kept unturned; fewer than 4 block d words of state, which fall by half where a block
+    begins.
     """
 
     forgets = True
@@ -55,8 +49,8 @@ class Local(Attention):
         self.block = block
 
     def pattern(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Blocks that are neighbours; what is forgotten is whole blocks, so blocks at hand
-        begin where those of the text do."""
+        """Neighbouring blocks. Whole blocks are forgotten, so blocks at hand begin where those of
+        the text do."""
         back = (queries // self.block).unsqueeze(-1) - keys // self.block
         if not self.causal:
             return back.abs() <= 1
@@ -65,8 +59,8 @@ class Local(Attention):
     def kept(self, keys: Tensor) -> Tensor:
         """What there is of the block that the next token is in, and the one before.
 
-        A copy: a slice would hold the memory of what it leaves out, and in an exported graph
-        its strides would depend on whether it leaves out anything.
+        A copy: a slice would hold the memory of what it leaves out, and in an exported graph its
+        strides would depend on whether it leaves out anything.
         """
         length = keys.shape[2]
         kept = length - self.block * max(0, length // self.block - 1)
@@ -77,17 +71,14 @@ class Local(Attention):
 class Strided(Attention):
     """:class:`Attention` of query i to keys j with ``i - j < l`` or ``(i - j) mod l = 0``.
 
-    Of the factorised attention of Sparse Transformers (arXiv 1904.10509, section 4.3) both parts
-    stand in every head, their union: what the paper calls a merged head (section 5.1), which
-    works for one head, too. From any token every earlier one is reached in two layers.
+    Every head has both parts of the factorised attention of Sparse Transformers (arXiv 1904.10509,
+    section 4.3): what the paper calls a merged head (section 5.1), which works for one head, too.
+    From any token every earlier one is reached in two layers.
 
-    Per token after n, l of them the stride: 4 d^2 MACs, 2 (l + n / l) d products, so least for l
-    near the root of the length; 2 n d words of state, as every key is seen again later.
+    Per token after n: 2 (l + n / l) d products, least for l near the root of the length; 2 n d
+    words of state, as every key is seen again later.
 
-    Parameters
-    ----------
-    stride
-        The l above; at least 1, which is full attention.
+    - ``stride``: the l above; 1 is full attention.
     """
 
     def __init__(
@@ -106,21 +97,17 @@ class Strided(Attention):
 class BigBird(Attention):
     """:class:`Attention` over blocks of tokens (arXiv 2007.14062, section 2 and appendix D).
 
-    A query sees its own block and both beside it, the first and the last one (global: their
-    queries see everything), and ``random`` of the others. Causal, what comes later is not seen:
-    that leaves the own block up to the query, the one before, the first, and ``random`` of the
-    others before. Which those are follows from a number drawn with the initial weights, the
-    block of the query and, if not causal, the number of blocks. All heads see the same.
+    A query sees its own block and both beside it, the first and the last one (global: their queries
+    see everything), and ``random`` of the others; causal, the own block up to the query, the one
+    before, the first, and ``random`` of the others before. Which those are follows from a number
+    drawn with the initial weights, the block of the query and, if not causal, the number of blocks.
+    All heads see the same.
 
-    Per token, of block b: 4 d^2 MACs, at most 2 (5 + random) b d products for a query that is not
-    global, 2 (3 + random) b d if causal; 2 n d words of state, as any block may be drawn later.
+    Per token, of block b: at most 2 (5 + random) b d products for a query that is not global, 2 (3
+    + random) b d if causal; 2 n d words of state, as any block may be drawn later.
 
-    Parameters
-    ----------
-    block
-        Tokens of a block; at least 1. The last one may be shorter.
-    random
-        Blocks drawn for each block of queries, or all others if they are fewer.
+    - ``block``: tokens of a block; the last one may be shorter.
+    - ``random``: blocks drawn for each block of queries, or all others if they are fewer.
     """
 
     draw: Tensor
@@ -172,18 +159,13 @@ def _lots(draw: Tensor, row: Tensor, column: Tensor) -> Tensor:
 class Linformer(Attention):
     """``softmax(s Q (E K)^T) (F V)`` (arXiv 2006.04768, equation 7), heads as in attention.
 
-    Queries and keys are turned by their positions before the sums, which the paper does not do.
-    E and F ``[k, length]`` are trained floats, the same for all heads; a shorter sequence uses
-    their first columns. Every sum is over the whole sequence, so it is not causal, and no exact
-    causal form exists. Per token: 4 d^2 MACs, 4 k d products (2 k d for the sums, 2 k d for
-    scores and weighting).
+    Queries and keys are turned by their positions before the sums, which the paper does not do. E
+    and F ``[k, length]`` are trained floats, the same for all heads; a shorter sequence uses their
+    first columns. Every sum is over the whole sequence, so no exact causal form exists. Per token:
+    4 k d products (2 k d for the sums, 2 k d for scores and weighting).
 
-    Parameters
-    ----------
-    k
-        Sums that a query sees in place of keys, at most ``length``; 0 is a quarter of it.
-    shared
-        Whether values are summed as keys are, F = E.
+    - ``k``: sums that a query sees in place of keys, at most ``length``; 0 is a quarter of it.
+    - ``shared``: whether values are summed as keys are, F = E.
     """
 
     def __init__(
@@ -225,23 +207,13 @@ class Sinkhorn(Attention):
     with rows and then columns scaled to sums of 1, ``iterations`` times. The means are over the
     tokens of a block, before RoPE; so the net that sorts has no weights of its own and no fixed
     number of blocks. A last block that is not full is filled up with zeros, which its own queries
-    do not see.
+    do not see. Each head has its own order.
 
-    It is not causal. Columns are normalised over all rows, so every later block changes the
-    weights of an earlier one; and over earlier blocks alone, P would be strictly triangular and
-    no such matrix has rows and columns that sum to 1. Per token, b tokens a block, n in all:
-    4 d^2 MACs, (4 b + 2 n / b + n / b^2) d products.
+    It is not causal: columns are normalised over all rows, so later blocks change the weights of
+    earlier ones; and over earlier blocks alone P would be strictly triangular, and have no such
+    sums. Per token, b tokens a block, n in all: (4 b + 2 n / b + n / b^2) d products.
 
-    Parameters
-    ----------
-    block
-        Tokens of a block, at least 1.
-    iterations
-        Of the normalisation; at least 1.
-    tau
-        Temperature: P tends to a permutation as it falls to zero.
-    heads
-        Number of heads, each with its own order; 0 is one for every 32 channels.
+    - ``tau``: temperature; P tends to a permutation as it falls to zero.
     """
 
     def __init__(
@@ -278,8 +250,8 @@ class Sinkhorn(Attention):
             q @ k.transpose(-1, -2) / (self.tau * self.width ** 0.5), self.iterations)
 
     def products(self, length: int) -> int:
-        """Scores and weighted sum over two blocks, both kinds of sorted blocks, the means'
-        scores, and RoPE; the last block counted as full."""
+        """Scores and weighted sum over two blocks, both kinds of sorted blocks, the means' scores,
+        and RoPE; the last block counted as full."""
         block = min(self.block, max(1, length))
         count = -(-length // block)
         sequence = count * block * 4 * block + 2 * count * count * block + count * count
@@ -287,11 +259,9 @@ class Sinkhorn(Attention):
 
 
 def sinkhorn_normalise(logits: Tensor, iterations: int) -> Tensor:
-    """``exp(logits [..., n, n])`` scaled so that rows sum to 1, then columns, again and again.
-
-    In logarithms (the paper's section 3.1.2). Columns then sum to 1 but for rounding; how
-    nearly rows do is a matter of the iterations.
-    """
+    """``exp(logits [..., n, n])`` scaled so that rows sum to 1, then columns, again and again, in
+    logarithms (the paper's section 3.1.2). How nearly rows then sum to 1 is a matter of the
+    iterations."""
     for _ in range(iterations):
         logits = logits - logits.logsumexp(-1, keepdim=True)
         logits = logits - logits.logsumexp(-2, keepdim=True)
@@ -304,28 +274,22 @@ class Reformer(TokenMixer):
     """Attention among tokens of like hash, queries and keys shared (arXiv 2001.04451, section 2).
 
     ``q = QK n``, turned by its position, ``k = q / |q|``; the hash of q is ``argmax [q R; -q R]``.
-    Tokens are sorted by hash and cut into chunks; each sees its own chunk and the one before,
-    itself only if there is no other; ``rounds`` such results are weighted by their sums of
-    exponentials. R is drawn with the initial weights and stays, as does the number of buckets.
-    For the first chunk, the one before is the last. A key seen in several rounds counts as often;
-    the paper divides by that number.
+    Tokens are sorted by hash and cut into chunks; each sees its own chunk and the one before (for
+    the first, the last), itself only if there is no other; ``rounds`` such results are weighted by
+    their sums of exponentials. R is drawn with the initial weights and stays, as does the number of
+    buckets. A key seen in several rounds counts as often; the paper divides by that number.
 
-    Not causal by default: a later token moves the borders of the chunks, so under the paper's
-    causal mask, too, what an earlier one sees depends on it, and no decoder can follow. The causal
-    form here sees, in each round, the newest ``2 bucket`` tokens of the own hash. It is computed
-    under a mask, with all products of the queries and keys at hand.
+    Not causal by default: a later token moves the borders of the chunks, so even under the paper's
+    causal mask an earlier one depends on it, and no decoder can follow. The causal form here sees,
+    in each round, the newest ``2 bucket`` tokens of the own hash. It is computed under a mask, with
+    all products of the queries and keys at hand.
 
     Per token after n, c the bucket, r rounds: 3 d^2 MACs, r (buckets / 2 + 4 c) d products, fewer
     where a hash has fewer tokens; causal n (2 d + heads r) words of state: keys, values, hashes.
 
-    Parameters
-    ----------
-    bucket
-        Tokens of a chunk.
-    buckets
-        Values of the hash; even.
-    rounds
-        Hashes whose results are merged.
+    - ``bucket``: tokens of a chunk.
+    - ``buckets``: values of the hash; even.
+    - ``rounds``: hashes whose results are merged.
     """
 
     rotations: Tensor
@@ -379,23 +343,18 @@ class Reformer(TokenMixer):
 
 
 def hash_buckets(x: Tensor, rotations: Tensor) -> Tensor:
-    """The bucket of each vector: ``argmax [x R; -x R]`` (arXiv 2001.04451, section 2).
-
-    ``x [batch, heads, n, width]`` and ``rotations [rounds, width, buckets / 2]`` to whole numbers
-    ``[batch, rounds, heads, n]``. The smaller the angle between two vectors, the likelier it is
-    that they share a bucket; their lengths do not matter.
+    """The bucket of each vector, ``argmax [x R; -x R]``: ``x [batch, heads, n, width]`` and
+    ``rotations [rounds, width, buckets / 2]`` to whole numbers ``[batch, rounds, heads, n]``. The
+    smaller the angle between two vectors, the likelier they share one; their lengths do not matter.
     """
     turned = x.unsqueeze(1) @ rotations.unsqueeze(1)
     return torch.cat([turned, -turned], dim=-1).argmax(dim=-1)
 
 
 def _attend_in_chunks(q: Tensor, v: Tensor, hashes: Tensor, chunk: int) -> Tensor:
-    """Sort by hash, cut into chunks, attend to the own chunk and the one before, merge rounds.
-
-    ``q`` and ``v`` are queries and values ``[batch, heads, n, width]``, the keys ``q / |q|``,
-    ``hashes`` those of :func:`hash_buckets`. The first of the chunks, of ``chunk`` tokens each,
-    takes the last for the one before. Returns ``[batch, heads, n, width]``.
-    """
+    """Sort by hash, cut into chunks, attend to the own chunk and the one before, merge rounds: from
+    queries and values ``[batch, heads, n, width]`` and the hashes of :func:`hash_buckets` to the
+    same."""
     n = q.shape[2]
     order = hashes.argsort(dim=-1, stable=True)
     queries, values = (_cut(_taken(each.unsqueeze(1), order), chunk) for each in (q, v))
@@ -418,10 +377,9 @@ def _attend_to_newest(
     """Attend to the ``newest`` keys of the own bucket up to the own token, rounds merged.
 
     ``q`` are the queries ``[batch, heads, queries, width]`` of the last of the keys, ``k`` (of
-    length 1) and ``v`` ``[batch, heads, n, width]``, ``hashes`` ``[batch, rounds, heads, n]``; of
-    the ``newest`` keys seen in each round the own one is the last. Returns
-    ``[batch, heads, queries, width]``. The merge of rounds by their sums of exponentials is one
-    softmax in which a key counts as often as rounds have it.
+    length 1) and ``v`` ``[batch, heads, n, width]``, ``hashes`` ``[batch, rounds, heads, n]``. The
+    merge of rounds by their sums of exponentials is one softmax in which a key counts as often as
+    rounds have it.
     """
     n = k.shape[2]
     key_at = torch.arange(n, device=q.device)

@@ -20,9 +20,8 @@ def keeps_precision(function: Callable[_Parameters, _Result]) -> Callable[_Param
 
     Sums of ternary products are exact whole numbers up to 2^24; bfloat16 has 8 bits for them.
     Arguments in half precision, which other parts of a model make under autocast, are taken as
-    float32; gradients come back in the type of the argument. It stands for
-    ``torch.amp.custom_fwd(cast_inputs=torch.float32)`` and ``custom_bwd``, which are for a kind
-    of device that has to be named beforehand. Without autocast nothing is done at all.
+    float32; gradients come back in the type of the argument. (``torch.amp.custom_fwd`` is for a
+    kind of device that has to be named beforehand.)
     """
     @wraps(function)
     def run(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:

@@ -76,7 +76,6 @@ class _Kept(Generic[_Made]):
         return self._made
 
     def clear(self) -> None:
-        """Forget the value."""
         self._made, self._sources = None, ()
 
     def _same(self, parameters: Sequence[Tensor]) -> bool:
@@ -102,14 +101,13 @@ class KeepsCodes(nn.Module):
         self.kept: _Kept[Any] = _Kept()
 
     def keeps(self, parameters: Sequence[Tensor]) -> bool:
-        """Whether codes are to be kept now: not when a graph is traced, nor of tensors that are
-        made for every call, as those of a parametrisation."""
+        """Whether to keep codes now: not when a graph is traced, nor of tensors that are made for
+        every call, as those of a parametrisation."""
         return not (self.training or torch.is_grad_enabled() or torch.compiler.is_compiling()) and (
             all(type(each) is nn.Parameter and not (each.is_meta or each.is_inference())
                 for each in parameters))
 
     def train(self, mode: bool = True) -> Any:
-        """As in torch; forgets the codes."""
         self.kept.clear()
         return super().train(mode)
 
@@ -166,8 +164,8 @@ class _BitLinear(torch.autograd.Function):
 
 
 def codes_and_row_scale(weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """What :func:`bit_linear` makes of its weights: codes ``[rows of all, columns]`` and the scale
-    of each row ``[rows of all]``, of a single matrix without dimensions; both float32."""
+    """What :func:`bit_linear` makes of its weights, in float32: codes ``[rows of all, columns]``
+    and the scale of each row ``[rows of all]``, of a single matrix without dimensions."""
     parts = [ternary_codes_and_scale(weight) for weight in weights]
     if len(parts) == 1:
         return parts[0]
@@ -211,22 +209,10 @@ def bit_linear(
 ) -> Tensor:
     """Normalise and quantise ``x [..., columns]`` once, and project it with every weight.
 
-    Parameters
-    ----------
-    x
-        Vectors, not normalised.
-    weights
-        Latent matrices ``[rows, columns]``, one or several; each is made ternary with its
-        own scale.
-    biases
-        One ``[rows]`` for every weight, or None.
-    limit
-        Outputs saturate at plus and minus this, and saturated ones pass no gradient.
-
-    Returns
-    -------
-    The outputs of all projections side by side, ``[..., rows of all]``. Gradients pass
-    straight through both quantisers.
+    ``weights`` are latent matrices ``[rows, columns]``, each made ternary with its own scale,
+    ``biases`` one ``[rows]`` for each, or None. Returns the outputs of all side by side,
+    ``[..., rows of all]``. They saturate at plus and minus ``limit``, and saturated ones pass no
+    gradient; others pass straight through both quantisers.
     """
     kernels = kernels_for(x, *weights, *(biases or ()))
     if kernels is not None:
@@ -255,17 +241,8 @@ def float_linear(
 class BitLinear(KeepsCodes):
     """One ternary projection: latent weights ``[rows, columns]`` and a bias ``[rows]``.
 
-    Parameters
-    ----------
-    columns, rows
-        Number of inputs and of outputs.
-    bias
-        Whether the outputs have a bias.
-    generator
-        Source of the initial weights, uniform within ``±1/sqrt(columns)``; biases start
-        at zero.
-    round_bias
-        What the bias becomes before it is added, as its format in integers; by default itself.
+    Weights begin uniform within ``±1/sqrt(columns)``, drawn by ``generator``, biases at zero.
+    ``round_bias`` says what the bias becomes before it is added, as its format in integers.
     """
 
     def __init__(

@@ -71,17 +71,8 @@ def dense_mml(x: Tensor, weight: Tensor, gain: Tensor, bias: Tensor | None) -> T
 
 
 class DenseMML(nn.Module):
-    """``dense_mml(x)`` of trained weights ``[rows, columns]``, gain and bias.
-
-    Parameters
-    ----------
-    columns, rows
-        Number of inputs and of outputs.
-    bias
-        Whether the outputs have a bias.
-    generator
-        Source of the initial weights, those of a ``BitLinear``; gains start at one.
-    """
+    """:func:`dense_mml` of trained weights ``[rows, columns]``, which begin as those of a
+    ``BitLinear``, gains, which begin at one, and a bias."""
 
     def __init__(
         self, columns: int, rows: int, *, bias: bool = True,

@@ -2,8 +2,8 @@
 
 Each is written with torch's operators, and has a kernel (:mod:`sterna.model.network.kernels`) that
 does it in one pass over memory: one by one, these operators take as long as a matrix product.
-Kernels know real numbers and limits (:class:`~sterna.model.network.numerics.Limits`); with any
-other numerics, such as one that rounds, torch computes.
+Kernels know real numbers and limits; with any other numerics, such as one that rounds, torch
+computes.
 """
 
 from __future__ import annotations
@@ -35,22 +35,12 @@ def mlgru_gates(z: Tensor, numerics: Numerics) -> tuple[Tensor, Tensor, Tensor]:
 def gated_scan(
     z: Tensor, initial: Tensor, numerics: Numerics, starts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """MLGRU from the pre-activations of its gates to what goes into its last projection.
+    """MLGRU from the pre-activations of its gates, ``z [time, batch, 3 d]`` in the order forget,
+    candidate, output, to what goes into its last projection, output gate times state
+    ``[time, batch, d]``; and the state after the last step.
 
-    Parameters
-    ----------
-    z
-        ``[time, batch, 3 d]``: forget gate, candidate, output gate.
-    initial
-        The state before the first step ``[batch, d]``.
-    numerics
-        What becomes of gates, states and outputs.
-    starts
-        Bool ``[time, batch, 1]``: before these steps the state is zero.
-
-    Returns
-    -------
-    Output gate times state ``[time, batch, d]``, and the state after the last step ``[batch, d]``.
+    ``initial`` is the state before the first step ``[batch, d]``. Before the steps of ``starts``,
+    bool ``[time, batch, 1]``, the state is zero.
     """
     kernels = _kernels(numerics, z, initial)
     if kernels is not None and starts is None:
@@ -64,10 +54,7 @@ def gated_scan(
 
 
 def gated_silu(z: Tensor, numerics: Numerics) -> Tensor:
-    """``p(silu(gate) * up)`` of ``z = [gate | up] [..., 2 dff]``; ``[..., dff]``.
-
-    SwiGLU's product (arXiv 2002.05202), with ``p`` and ``silu`` of ``numerics``.
-    """
+    """``p(silu(gate) * up) [..., dff]`` of ``z = [gate | up] [..., 2 dff]`` (arXiv 2002.05202)."""
     kernels = _kernels(numerics, z)
     if kernels is not None:
         limit = numerics.profile.p.limit if isinstance(numerics, Limits) else math.inf

@@ -1,9 +1,8 @@
 """Which functions another one stands in for: compiled kernels in a table, by kind of device, and
 whatever an exporter or a check puts in for a while.
 
-The table is empty until :func:`use_kernels` puts something in, as training does; a function that
-has a kernel asks :func:`kernels_for`, and goes on with torch if there is none for its tensors.
-Triton's, for GPUs, are not in the table: :func:`by_triton` says when they compute.
+The table is empty until :func:`use_kernels` puts something in, as training does. Triton's, for
+GPUs, are not in it: :func:`by_triton` says when they compute.
 """
 
 from __future__ import annotations
@@ -59,27 +58,14 @@ class Replaceable(Generic[_Parameters, _Result]):
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Kernels for the float32 tensors of a kind of device, with gradients.
+    """Kernels for the float32 tensors of a kind of device, such as ``cpu``, with gradients;
+    ``name`` says for people what computes, and how.
 
-    Every function takes and returns what the one of its name does, whose docstring says what;
-    tensors are not empty, and need not be contiguous.
-
-    Parameters
-    ----------
-    name
-        For people: what computes, and how.
-    device
-        Type of torch device, such as ``cpu``.
-    bit_linear
-        :func:`sterna.model.network.bitlinear.bit_linear`.
-    mlgru_scan
-        :func:`sterna.model.network.recurrence.mlgru_scan`.
-    gated_scan, gated_silu
-        Those of :mod:`sterna.model.network.gates` without numerics, but for the limit of the
-        second's result.
-    limited_sum
-        The sum of two tensors of one shape, limited to plus and minus a number. What is limited
-        passes no gradient, as in all of these.
+    Each takes and returns what the function of its name does, in
+    :mod:`~sterna.model.network.bitlinear`, :mod:`~sterna.model.network.recurrence` or, without
+    numerics, :mod:`~sterna.model.network.gates`; tensors are not empty, and need not be contiguous.
+    ``limited_sum`` adds two tensors of one shape. It and ``gated_silu`` limit the result to plus
+    and minus a number; what is limited passes no gradient.
     """
 
     name: str
@@ -95,11 +81,8 @@ _IN_USE: dict[str, Kernels] = {}
 
 
 def kernels_for(*tensors: Tensor) -> Kernels | None:
-    """The kernels in use for these tensors; None if torch's operators have to do.
-
-    Kernels are for float32, for plain tensors that are not empty and lie on one device, and not
-    for graphs that torch traces or compiles.
-    """
+    """The kernels in use for these tensors, if they are plain ones of float32, not empty, on one
+    device, and torch does not trace or compile; None if torch's operators have to do."""
     kernels = _IN_USE.get(tensors[0].device.type)
     if kernels is None or torch.compiler.is_compiling():
         return None
@@ -113,10 +96,8 @@ def kernels_for(*tensors: Tensor) -> Kernels | None:
 
 @contextmanager
 def use_kernels(kernels: Kernels | None) -> Iterator[None]:
-    """Inside, ``kernels`` compute for their device; None: torch's operators on every device.
-
-    It is for the whole process, not for a thread.
-    """
+    """Inside, ``kernels`` compute for their device; None: torch's operators on every device. It is
+    for the whole process, not for a thread."""
     before = dict(_IN_USE)
     if kernels is None:
         _IN_USE.clear()

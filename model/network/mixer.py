@@ -27,18 +27,16 @@ class Mixer(nn.Module):
 
     def macs(self, length: int) -> int:
         """Ternary multiply-accumulates for one token: the ternary weights, each used once.
-
-        ``length`` is the number of tokens up to and with this one, or of the whole sequence if
-        the mixer is not causal.
-        """
+        ``length`` is the number of tokens up to and with this one, or of the whole sequence if the
+        mixer is not causal."""
         return sum(each.weight.numel() for each in self.modules() if isinstance(each, BitLinear))
 
     def multiplies(self, length: int) -> int:
-        """True multiplications for one token, ``length`` as in :meth:`macs`: of activations
-        with each other, and with weights that are not ternary.
+        """True multiplications for one token, ``length`` as in :meth:`macs`: of activations with
+        each other, and with weights that are not ternary.
 
-        Quantisers, norms, scales and functions of one number (sigmoid, exponential, division)
-        are not counted; they grow with the channels alone.
+        Quantisers, norms, scales and functions of one number (sigmoid, exponential, division) are
+        not counted; they grow with the channels alone.
         """
         return self.products(length) + sum(
             each.weight.numel() for each in self.modules() if isinstance(each, nn.Linear))

@@ -1,8 +1,7 @@
 """What becomes of the values of a float model that have a format of their own in integers.
 
-There is one method for each format of a :class:`~sterna.model.profile.NumericProfile`, called
-where :mod:`sterna.model.quantized.integer` rounds to it. So a model is trained for other formats,
-or with other means, by another object of this kind, and mixers name no profile: :class:`Numerics`
+There is one method for each format of a :class:`~sterna.model.profile.NumericProfile`, called where
+:mod:`sterna.model.quantized.integer` rounds to it, so mixers name no profile: :class:`Numerics`
 leaves real numbers as they are, :class:`Limits` saturates them, :class:`Formats` rounds them too.
 
 What a format does not say is not simulated: reciprocals, roots and scales of the norm have a few
@@ -30,8 +29,8 @@ __all__ = ["S16_LIMITS", "Formats", "Limits", "Numerics", "numerics_for", "round
 class Numerics:
     """Real numbers: nothing is limited, nothing is rounded. What models in float compute with.
 
-    Every method maps a tensor of any shape to one of the same shape and type. It may work in
-    place, so it is given tensors that nobody else needs.
+    Every method maps a tensor to one of the same shape and type. It may work in place, so it is
+    given tensors that nobody else needs.
     """
 
     z_limit: float = math.inf
@@ -173,21 +172,10 @@ class _RoundedSigmoid(torch.autograd.Function):
 
 @keeps_precision
 def rounded_sigmoid(z: Tensor, profile: NumericProfile, table: Tensor) -> Tensor:
-    """The sigmoid as the integer model has it, by a table that is indexed or interpolated.
-
-    Parameters
-    ----------
-    z
-        Pre-activations that are rounded to the profile's ``z`` format.
-    profile
-        Gives the formats.
-    table
-        ``profile.sigmoid_table()``; a sigmoid that is only indexed is computed without it.
-
-    Returns
-    -------
-    Multiples of ``2**-sigmoid_frac``; the gradient is that of the sigmoid, at this value.
-    """
+    """The sigmoid as the integer model has it, in multiples of ``2**-sigmoid_frac``, of
+    pre-activations that are rounded to the profile's ``z`` format; the gradient is that of the
+    sigmoid, at this value. ``table`` is ``profile.sigmoid_table()``, which is interpolated; a
+    sigmoid that is only indexed is computed without it."""
     result: Tensor = _RoundedSigmoid.apply(z, profile, table)
     return result
 

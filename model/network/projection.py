@@ -1,6 +1,5 @@
-"""The projections of a mixer: ternary ones, or floats to compare with; several of one input
-computed together; and what a mixer is made with.
-"""
+"""The projections of a mixer, ternary or float, of one input computed together; and what a mixer is
+made with."""
 
 from __future__ import annotations
 
@@ -26,22 +25,16 @@ from sterna.model.network.bitlinear import (
 from sterna.model.network.numerics import S16_LIMITS, Numerics
 from sterna.model.network.quantizers import absmax_quantize, ternarize
 
-__all__ = ["Joint", "MixerInit", "Projection", "prepare", "project"]
+__all__ = ["Joint", "MixerInit", "Projection", "project"]
 
 
 class Joint(KeepsCodes, nn.ModuleDict):
-    """Projections of one input by name; called, it gives their outputs side by side.
+    """Projections of one input by name, from ``[..., columns]`` to ``[..., rows]``, each with a
+    number of rows of its own; called, it gives their outputs side by side.
 
     Ternary ones share the norm and quantisation of the input, and all that are of one kind are one
     matrix product. A projection that somebody else has a part in is called by itself: one with a
     hook, such as that of a unit of FSDP, or another module in its place, such as an adapter.
-
-    Parameters
-    ----------
-    projections
-        Modules from ``[..., columns]`` to ``[..., rows]``, as
-        :meth:`~sterna.model.network.projection.MixerInit.linear` makes them. Each may have a
-        number of rows of its own.
 
     >>> both = Joint(f=nn.Linear(3, 2), g=nn.Linear(3, 4))
     >>> both(torch.zeros(5, 3)).shape, [*both.state_dict()]
@@ -64,15 +57,23 @@ class Joint(KeepsCodes, nn.ModuleDict):
         return project(modules, x, limit)
 
     def prepared(self) -> Callable[[Tensor], Tensor]:
-        """:func:`prepare` of these projections."""
-        return prepare(self.values())
+        """The same as a function of ``x``, for loops over time: what depends on the weights alone,
+        above all making them ternary, is done once. Results differ by the rounding of floats."""
+        modules = tuple(self.values())
+        if _are(BitLinear, modules):
+            weight, bias = _joined(modules)
+            return keeps_precision(lambda x: F.linear(absmax_quantize(x), weight, bias))
+        if _are(nn.Linear, modules):
+            weight, bias = _joined(modules)
+            return lambda x: F.linear(x, weight, bias)
+        return lambda x: project(modules, x)
 
 
 def project(
     projections: Iterable[nn.Module], x: Tensor, limit: float = math.inf,
 ) -> Tensor:
-    """The outputs of projections of one input ``x [..., columns]`` side by side, as :class:`Joint`
-    gives them, for modules that are elsewhere. They saturate at ``±limit``."""
+    """What :class:`Joint` gives, of projections that are elsewhere, which saturate at ``±limit``.
+    """
     modules = tuple(projections)
     if _are(BitLinear, modules):
         weights, biases = _weights_and_biases(modules)
@@ -82,22 +83,6 @@ def project(
     else:
         y = torch.cat([each(x) for each in modules], dim=-1)
     return y if limit == math.inf else F.hardtanh(y, -limit, limit)
-
-
-def prepare(projections: Iterable[nn.Module]) -> Callable[[Tensor], Tensor]:
-    """:func:`project` of the same projections as a function of ``x``, without a limit.
-
-    For loops over time: what depends on the weights alone, above all making them ternary, is done
-    once. Results differ from :func:`project` by the rounding of floats.
-    """
-    modules = tuple(projections)
-    if _are(BitLinear, modules):
-        weight, bias = _joined(modules)
-        return keeps_precision(lambda x: F.linear(absmax_quantize(x), weight, bias))
-    if _are(nn.Linear, modules):
-        weight, bias = _joined(modules)
-        return lambda x: F.linear(x, weight, bias)
-    return lambda x: project(modules, x)
 
 
 def _are(kind: type[nn.Module], modules: tuple[nn.Module, ...]) -> bool:
@@ -139,22 +124,13 @@ Projection: TypeAlias = BitLinear | nn.Linear
 
 @dataclass(frozen=True, slots=True)
 class MixerInit:
-    """What every mixer is made with, beside options of its own.
+    """What every mixer is made with, beside options of its own: ``d`` and ``dff``, the widths of
+    the residual stream and of the hidden vector of a channel mixer, in channels.
 
-    Parameters
-    ----------
-    d
-        Width of the residual stream, in channels.
-    dff
-        Width of the hidden vector of a channel mixer, in channels.
-    ternary
-        Whether projections are a ``BitLinear``, which normalises and quantises its own input,
-        or an ``nn.Linear``, which does neither.
-    generator
-        Source of all initial weights.
-    numerics
-        What is done to values that have a format in integers. Without ``ternary`` it is nothing,
-        whatever is given here.
+    Projections are a ``BitLinear``, which normalises and quantises its own input, or, not
+    ``ternary``, an ``nn.Linear``, which does neither. ``generator`` draws all initial weights.
+    ``numerics`` is for values that have a format in integers; without ``ternary`` it is nothing,
+    whatever is given.
     """
 
     d: int
@@ -170,12 +146,9 @@ class MixerInit:
     def linear(
         self, columns: int, rows: int, *, bias: bool = True, residual: bool = False,
     ) -> Projection:
-        """A projection ``[..., columns]`` to ``[..., rows]``.
-
-        ``residual`` says that its output is added to the residual stream: in float it then
-        starts at zero, so that a block begins as the identity. (Ternary weights of zero would
-        have no scale.)
-        """
+        """A projection ``[..., columns]`` to ``[..., rows]``. A ``residual`` one, whose output is
+        added to the residual stream, starts at zero in float, so that a block begins as the
+        identity. (Ternary weights of zero would have no scale.)"""
         if self.ternary:
             return BitLinear(
                 columns, rows, bias=bias, generator=self.generator,

@@ -40,11 +40,8 @@ def round_codes(scaled: Tensor) -> Tensor:
 def absmax_codes(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Quantise ``y [..., n]`` to whole numbers from -127 to 127 over the last dimension.
 
-    Returns
-    -------
-    ``q = round(127 * y / max|y|)`` as ``[..., n]`` in the type of ``y``; the gain
-    ``127 / max|y|`` as ``[..., 1]``; and ``1 / rms(q)`` as ``[..., 1]``. The zero vector
-    has ``q = 0`` and gain 0.
+    Returns ``q = round(127 * y / max|y|) [..., n]``, the gain ``127 / max|y| [..., 1]`` and
+    ``1 / rms(q) [..., 1]``, in the type of ``y``. The zero vector has ``q = 0`` and gain 0.
     """
     peak = y.abs().amax(-1, keepdim=True)
     gain = (127.0 / peak).masked_fill_(peak < _SMALLEST_PEAK, 0.0)
@@ -110,8 +107,8 @@ def ternary_scale(weight: Tensor) -> Tensor:
 def ternary_codes_and_scale(
     weight: Tensor, scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the codes (float32 -1, 0, +1, ``[rows, columns]``) and the scale (float32, no
-    dimensions) of a matrix, without gradients.
+    """The codes ``[rows, columns]`` -1, 0, +1, and the scale, without dimensions, of a matrix; in
+    float32, without gradients.
 
     ``s`` is that of :func:`ternary_scale`, or the given one, if these are some rows of a matrix,
     and the code is ``rint(weight / s)`` limited to ±1, in float32 whatever the type of ``weight``.
@@ -135,20 +132,14 @@ class _Ternarize(torch.autograd.Function):
 
 @keeps_precision
 def ternarize(weight: Tensor) -> Tensor:
-    """Return ``weight [rows, columns]`` with every element one of ``-s, 0, +s``.
-
-    Codes times scale of :func:`ternary_codes_and_scale`; the gradient goes to the weight
-    unchanged.
-    """
+    """``weight [rows, columns]`` with every element one of ``-s, 0, +s``, codes times scale of
+    :func:`ternary_codes_and_scale`; the gradient goes to the weight unchanged."""
     result: Tensor = _Ternarize.apply(weight)
     return result
 
 
 def ternary_codes(weight: Tensor) -> tuple[Tensor, float]:
-    """Return the codes of ``weight [rows, columns]`` as int8 ``[rows, columns]``, and ``s``.
-
-    What the quantised model file is made from: ``s`` is exactly the float32 scale of
-    training.
-    """
+    """The codes of ``weight`` as int8 ``[rows, columns]``, and ``s``, exactly that of training:
+    what the quantised model file is made from."""
     codes, scale = ternary_codes_and_scale(weight)
     return codes.to(torch.int8), float(scale)

@@ -13,7 +13,6 @@ That with a constant complex L, ``x[t] = L x[t-1] + u[t]``, in pairs of real num
 imaginary part; no complex type is used, so that graphs of other runtimes can compute it. L is
 ``[channels]``, the state before the first step ``[batch, channels]``:
 
-- :func:`naive_complex_scan`: the loop.
 - :func:`complex_scan`: ``log2(time)`` steps over the whole sequence. After the one of width w every
   token holds the sum over the last 2 w tokens: ``x[t] += L^w x[t-w]``.
 
@@ -45,7 +44,7 @@ from sterna.model.profile import FixedPoint
 
 __all__ = [
     "Pair", "complex_scan", "gate_gradients", "linear_scan", "matrix_scan", "mlgru_scan",
-    "naive_complex_scan", "naive_matrix_scan", "naive_mlgru", "scan_chunked",
+    "naive_matrix_scan", "naive_mlgru", "scan_chunked",
     "scan_sequential",
 ]
 
@@ -189,13 +188,9 @@ def scan_chunked(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
 @Replaceable
 @keeps_precision
 def mlgru_scan(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
-    """The recurrence, by whichever form is fastest for the shapes.
-
-    Parameters and result as for :func:`naive_mlgru`. Triton kernels compute it if
+    """:func:`naive_mlgru` by whichever form is fastest: Triton kernels if
     :func:`~sterna.model.network.kernels.by_triton` says so; else the choice depends on the shapes
-    only, and ``benchmarks/recurrence.py`` measures it. An exporter puts a form of its own here, as
-    a graph would hold every turn of a loop in Python.
-    """
+    only, and ``benchmarks/recurrence.py`` measures it."""
     kernels = kernels_for(forget, candidate, initial)
     if kernels is not None:
         return kernels.mlgru_scan(forget, candidate, initial)
@@ -217,20 +212,10 @@ def _times(a: Pair, b: Pair) -> Pair:
     return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
 
 
-def naive_complex_scan(multiplier: Pair, added: Pair, initial: Pair) -> Pair:
-    """The recurrence as written, one step at a time."""
-    states, state = [], initial
-    for re, im in zip(*(each.unbind(0) for each in added), strict=True):
-        moved = _times(multiplier, state)
-        state = moved[0] + re, moved[1] + im
-        states.append(state)
-    return torch.stack([re for re, _ in states]), torch.stack([im for _, im in states])
-
-
 @Replaceable
 @keeps_precision
 def complex_scan(multiplier: Pair, added: Pair, initial: Pair) -> Pair:
-    """As :func:`naive_complex_scan`, in ``log2(time)`` steps."""
+    """``x[t] = L x[t-1] + u[t]`` in ``log2(time)`` steps."""
     carried = _times(multiplier, initial)
     re, im = (torch.cat([each[:1] + first, each[1:]])
               for each, first in zip(added, carried, strict=True))
@@ -268,8 +253,8 @@ def matrix_scan(
     """As :func:`naive_matrix_scan`, in chunks.
 
     Inside a chunk ``o[t] = sum_s (q[t] . reach[t, s] * k[s]) v[s]``, where ``reach[t, s]`` is the
-    product of the gates after s up to t. The keys times their reach are kept while t advances,
-    in all chunks at once; those at a chunk's end give what it adds to the state. Then the states
+    product of the gates after s up to t. The keys times their reach are kept while t advances, in
+    all chunks at once; those at a chunk's end give what it adds to the state. Then the states
     between chunks are chained, and every token reads the one that its chunk began with.
     """
     steps = query.shape[0]

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sterna.model.checks import check_whole
 from sterna.model.network.quantizers import round_codes
-from sterna.model.onnx_float.writer import flat, shortest_end
+from sterna.model.onnx_float.writer import flat
 from sterna.model.stack.language_model import LanguageModel, ModelState
 
 __all__ = ["LARGEST_DIFFERENCE", "FloatReport", "check_float"]
@@ -60,22 +60,13 @@ _BATCH = 2
 
 @dataclass(slots=True)
 class FloatReport:
-    """What the comparison of a graph with torch found.
+    """What the comparison of a graph with torch found in two texts of ``tokens`` each.
 
-    Parameters
-    ----------
-    tokens
-        Tokens of each of the two texts.
-    difference
-        The largest in logits and states, of 1 or of the number itself if that is larger; infinite
-        if the graph gives something else than such numbers.
-    where
-        Which value that was, after how many tokens; or what is wrong.
-    codes, flipped, farthest
-        8-bit codes inside of ternary projections, how many of them torch rounds the other way,
-        and how far from a half such a number was at most. torch continues with the graph's.
-    missing
-        Roundings of torch that the graph has nothing like.
+    ``difference`` is the largest in logits and states, of 1 or of the number itself if that is
+    larger, infinite if the graph gives something else than such numbers; ``where`` which value that
+    was, after how many tokens, or what is wrong. Of the 8-bit ``codes`` inside of ternary
+    projections torch rounds ``flipped`` the other way, continuing with the graph's; such a number
+    was ``farthest`` from a half. The graph has nothing like ``missing`` roundings of torch.
     """
 
     tokens: int
@@ -88,7 +79,6 @@ class FloatReport:
 
     @property
     def close(self) -> bool:
-        """Whether the graph follows torch."""
         return self.difference <= LARGEST_DIFFERENCE and not self.missing
 
     def add(self, name: str, after: int, got: np.ndarray, expected: Tensor) -> None:
@@ -166,26 +156,15 @@ class _Graph:
 def check_float(
     model: LanguageModel, path: str | Path, *, tokens: int = 256, seed: int = 0,
 ) -> FloatReport:
-    """Run a graph and its model side by side over random texts.
+    """Run a graph that :func:`sterna.model.onnx_float.writer.export_float` wrote and its model side
+    by side over two random texts, of ``tokens`` or as many as a mixer of a fixed length takes.
 
-    Two texts are read from the start; by a step graph token by token, by a sequence graph in
-    pieces that get longer, then in one. Every call continues from the state of the one before, in
-    the graph as in torch; logits and states are compared after each.
-
-    Parameters
-    ----------
-    model
-        The model that the graph is of.
-    path
-        A file that :func:`sterna.model.onnx_float.writer.export_float` wrote.
-    tokens
-        Tokens of each text; no more than a mixer of a fixed length takes.
-    seed
-        Of the text.
+    They are read from the start; by a step graph token by token, by a sequence graph in pieces that
+    get longer, then in one. Every call continues from the state of the one before, in the graph as
+    in torch; logits and states are compared after each.
     """
     check_whole("tokens", tokens, 1)
-    end = shortest_end(model)
-    count = tokens if end is None else min(tokens, end)
+    count = tokens if model.longest is None else min(tokens, model.longest)
     text = torch.randint(model.config.vocab, (_BATCH, count),
                          generator=torch.Generator().manual_seed(seed))
     report = FloatReport(count)

@@ -15,9 +15,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import onnxruntime
 import torch
-from onnx import TensorProto, helper
 from torch import Tensor
 from torch._higher_order_ops.scan import scan
 
@@ -80,9 +80,6 @@ def _scanned_complex(multiplier: Pair, added: Pair, initial: Pair) -> Pair:
     return states
 
 
-_DOMAIN, _NAME = "com.microsoft", "LinearAttention"
-
-
 def _operator(q: Tensor, k: Tensor, v: Tensor, past: Tensor, decay: Tensor | None = None) -> tuple[
         Tensor, Tensor]:
     """``q``, ``k`` and ``decay [batch, time, heads, k]``, ``v [batch, time, heads, v]``, ``past
@@ -92,7 +89,7 @@ def _operator(q: Tensor, k: Tensor, v: Tensor, past: Tensor, decay: Tensor | Non
     if decay is not None:
         inputs.append(decay.flatten(-2))
     y, last = torch.onnx.ops.symbolic_multi_out(
-        f"{_DOMAIN}::{_NAME}", inputs,
+        "com.microsoft::LinearAttention", inputs,
         {"q_num_heads": heads, "kv_num_heads": heads, "scale": 1.0,
          "update_rule": "linear" if decay is None else "gated"},
         dtypes=(v.dtype, v.dtype), shapes=((batch, time, heads * width), tuple(past.shape)),
@@ -130,23 +127,17 @@ def _sums(
 @cache
 def has_linear_attention() -> bool:
     """Whether onnxruntime has the operator: a tiny graph tells."""
-    names = ("query", "key", "value", "past_state", "decay")
-    shapes = [[1] * (4 if name == "past_state" else 3) for name in names]
-    node = helper.make_node(
-        _NAME, names, ("output", "present_state"), domain=_DOMAIN, q_num_heads=1, kv_num_heads=1,
-        scale=1.0, update_rule="gated")
-    graph = helper.make_graph(
-        [node], "probe",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-         for name, shape in zip(names, shapes, strict=True)],
-        [helper.make_tensor_value_info("output", TensorProto.FLOAT, [1, 1, 1])])
-    model = helper.make_model(graph, ir_version=10, opset_imports=[
-        helper.make_opsetid("", 20), helper.make_opsetid(_DOMAIN, 1)])
-    feed = {name: np.ones(shape, dtype=np.float32)
-            for name, shape in zip(names, shapes, strict=True)}
+    probe = onnx.parser.parse_model('''
+        <ir_version: 10, opset_import: ["": 20, "com.microsoft": 1]>
+        probe (float[1,1,1] q, float[1,1,1] k, float[1,1,1] v, float[1,1,1,1] past, float[1,1,1] g)
+            => (float[1,1,1] y) {
+            y, last = com.microsoft.LinearAttention <q_num_heads: int = 1, kv_num_heads: int = 1,
+                scale: float = 1.0, update_rule: string = "gated"> (q, k, v, past, g)
+        }''')
     try:
         session = onnxruntime.InferenceSession(
-            model.SerializeToString(), providers=["CPUExecutionProvider"])
+            probe.SerializeToString(), providers=["CPUExecutionProvider"])
+        feed = {each.name: np.ones(each.shape, np.float32) for each in session.get_inputs()}
         return bool(np.isclose(session.run(None, feed)[0].item(), np.e + 1))
     except Exception as error:  # onnxruntime's errors share no class but this one
         if not type(error).__module__.startswith("onnxruntime"):

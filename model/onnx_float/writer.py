@@ -33,7 +33,7 @@ from sterna.model.pattern import Choice
 from sterna.model.stack.language_model import LanguageModel, ModelState
 
 __all__ = ["FLOAT_FORMAT", "GRAPHS", "ExportError", "export_float", "flat", "float_graph",
-           "quietly", "shortest_end", "state_tensors", "trace"]
+           "quietly", "state_tensors", "trace"]
 
 FLOAT_FORMAT = "sterna float onnx"
 """What the metadata of such a graph say that it is."""
@@ -52,32 +52,15 @@ def export_float(
     model: LanguageModel, folder: str | Path, *, graphs: Sequence[str] = GRAPHS,
     use_linear_attention: bool = False,
 ) -> list[Path]:
-    """Write ``step.onnx`` and ``sequence.onnx`` of a float model of any causal mixers.
+    """Write ``step.onnx`` and ``sequence.onnx``, or only those of ``graphs``, of a float model of
+    any causal mixers, ternary or float; return the files.
 
-    Parameters
-    ----------
-    model
-        The model; its projections may be ternary or float.
-    folder
-        Where the files go; it is made if it does not exist.
-    graphs
-        Which of :data:`GRAPHS` to write.
-    use_linear_attention
-        Whether recurrences that onnxruntime's operator ``LinearAttention`` can compute use it, in
-        place of ``Scan`` or of a sum in chunks. Such a graph runs in onnxruntime only.
+    With ``use_linear_attention`` recurrences that onnxruntime's operator ``LinearAttention`` can
+    compute use it, in place of ``Scan`` or of a sum in chunks. Such a graph runs in onnxruntime
+    only.
 
-    Returns
-    -------
-    list of Path
-        The files, in the order of ``graphs``.
-
-    Raises
-    ------
-    ValueError
-        If there is no such graph, a mixer cannot be exported, or onnxruntime does not have the
-        operator.
-    OSError
-        If the folder cannot be written; nothing is then left half-written.
+    Raises ValueError if there is no such graph, a mixer cannot be exported, or onnxruntime does not
+    have the operator; OSError if the folder cannot be written, nothing being left half-written.
     """
     folder = Path(folder)
     # Everything is built before anything is written.
@@ -98,9 +81,9 @@ def float_graph(
         raise ValueError("this onnxruntime does not have the operator LinearAttention: leave "
                          "--linear-attention out")
     table = translations()      # before the work: it needs a package of its own
-    tensors, example = state_tensors(model)
+    tensors, tokens, state = state_tensors(model)
     with recurrences_for_graphs(use_linear_attention=use_linear_attention):
-        program, looped = trace(model, kind, tensors, example)
+        program, looped = trace(model, kind, tensors, tokens, state)
     proto = _translated(program, tensors, table)
     _name_axes(proto.graph, tensors)
     _describe(proto, model, kind, tensors, looped)
@@ -174,7 +157,7 @@ def _describe(
         "sterna.arithmetic": "float32, of a float model: not the integers of a quantised one",
         "sterna.config": json.dumps(model.config.to_json(), sort_keys=True),
         "sterna.states": json.dumps([each.to_json() for each in tensors]),
-        "sterna.longest": json.dumps(shortest_end(model)),
+        "sterna.longest": json.dumps(model.longest),
     }
     if kind == "sequence":
         properties["sterna.layers_in_a_loop"] = json.dumps(list(looped))
@@ -212,14 +195,6 @@ class StateTensor:
                 "axes": list(self.axes), "at_start": ["batch", *self.start.shape[1:]]}
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """Inputs to trace a graph with: tokens ``[batch, time]`` and the state before them."""
-
-    tokens: Tensor
-    state: tuple[Tensor, ...]
-
-
 def flat(state: ModelState) -> tuple[Tensor, ...]:
     """The tensors of a state in the order of the layers."""
     return tuple(each for layer in state for each in layer)
@@ -231,16 +206,13 @@ def _nested(tensors: Sequence[Tensor], like: ModelState) -> ModelState:
     return tuple(tuple(next(rest) for _ in layer) for layer in like)
 
 
-def shortest_end(model: LanguageModel) -> int | None:
-    """Most tokens that every mixer of a model takes, None for any number."""
-    ends = [each.mixer.longest for each in model.blocks() if each.mixer.longest is not None]
-    return min(ends, default=None)
-
-
 @torch.no_grad()
-def state_tensors(model: LanguageModel) -> tuple[list[StateTensor], Example]:
-    """The tensors of the state of a model, and an example to trace it with."""
-    end = shortest_end(model)
+def state_tensors(
+    model: LanguageModel,
+) -> tuple[list[StateTensor], Tensor, tuple[Tensor, ...]]:
+    """The tensors of the state of a model, and an example to trace it with: tokens
+    ``[batch, time]`` and the state before them."""
+    end = model.longest
     read = _READ if end is None else min(_READ, end - 2)
     if read < 2:
         raise ValueError(f"a graph needs mixers that take at least 4 tokens, got {end}")
@@ -261,8 +233,7 @@ def state_tensors(model: LanguageModel) -> tuple[list[StateTensor], Example]:
         tensors.append(StateTensor(layer, index, seen[0][:1].clone(), growing))
     after = min(_BEFORE, read)
     time = _TIME if end is None else min(_TIME, end - after)
-    return tensors, Example(
-        tokens[:, after:after + time], tuple(seen[after] for seen in history))
+    return tensors, tokens[:, after:after + time], tuple(seen[after] for seen in history)
 
 
 _ANY = torch.export.Dim.DYNAMIC
@@ -307,7 +278,8 @@ class _Scanned(nn.Module):
 
 
 def trace(
-    model: LanguageModel, kind: str, tensors: Sequence[StateTensor], example: Example,
+    model: LanguageModel, kind: str, tensors: Sequence[StateTensor], tokens: Tensor,
+    state: tuple[Tensor, ...],
 ) -> tuple[torch.export.ExportedProgram, list[int]]:
     """One of :data:`GRAPHS`, for any batch and number of tokens, and the layers that loop.
 
@@ -316,15 +288,15 @@ def trace(
     """
     # Without gradients: a loop in a graph has none.
     model = copy.deepcopy(model).eval().requires_grad_(False)
-    end, graph = shortest_end(model), _Graph(model, kind)
-    tokens, axes, looped = example.tokens, {0: _ANY, 1: _ANY}, []
+    end, graph = model.longest, _Graph(model, kind)
+    axes, looped = {0: _ANY, 1: _ANY}, []
     if graph.by_step:
         tokens, axes = tokens[:, 0], {0: _ANY}
     else:
-        looped = _put_loops(model, tensors, example)
+        looped = _put_loops(model, tensors, tokens, state)
     try:
         return _traced(
-            graph, (tokens, example.state), (axes, _any_length(tensors)), end), looped
+            graph, (tokens, state), (axes, _any_length(tensors)), end), looped
     except Exception as error:
         what = "a step of " if graph.by_step else ""
         raise ExportError(
@@ -332,11 +304,12 @@ def trace(
 
 
 def _put_loops(
-    model: LanguageModel, tensors: Sequence[StateTensor], example: Example,
+    model: LanguageModel, tensors: Sequence[StateTensor], tokens: Tensor,
+    state: tuple[Tensor, ...],
 ) -> list[int]:
     """Replace the mixers that cannot be traced for any number of tokens; return their layers."""
-    states = _nested(example.state, model.initial_state(1))
-    x = model.embedding(example.tokens[:, :_FEW].t())
+    states = _nested(state, model.initial_state(1))
+    x = model.embedding(tokens[:, :_FEW].t())
     reasons: dict[Choice, Exception | None] = {}
     looped = []
     for layer, (block, (choice, _)) in enumerate(

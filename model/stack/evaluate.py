@@ -99,8 +99,8 @@ def sample_tokens(
     logit = model.profile.logit
     device = model.embedding.weight.device
     row = torch.from_numpy(prompt.astype(np.int64)).reshape(1, -1).to(device)
-    lengths = [each.mixer.longest for each in model.blocks() if each.mixer.longest is not None]
-    room = min([tokens, *(longest - row.shape[1] + 1 for longest in lengths)])
+    end = model.longest
+    room = tokens if end is None else min(tokens, end - row.shape[1] + 1)
     model.eval()    # ternary weights are then made once, not for every token
     with torch.inference_mode():
         logits, state = model(row)

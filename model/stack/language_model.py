@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.mixer import State
-from sterna.model.network.numerics import Limits, numerics_for
+from sterna.model.network.numerics import numerics_for
 from sterna.model.network.projection import MixerInit
 from sterna.model.profile import S16, NumericProfile
 from sterna.model.stack.block import Block, run_reversible
@@ -31,32 +31,33 @@ _MUCH = 1 << 20
 """Tokens after which a state that does not grow has stopped growing."""
 
 
-class LanguageModel(nn.Module):
+class _Stack(nn.Module):
+    """Blocks, a norm if weights are float, and a head."""
+
+    def _build(self, config: ModelConfig, init: MixerInit, outputs: int) -> None:
+        self.numerics = init.numerics
+        self.layers = nn.ModuleList(Block(config, *choices, init) for choices in config.mixers())
+        self.norm = nn.Identity() if init.ternary else nn.RMSNorm(config.d, eps=1e-6)
+        self.head = init.linear(config.d, outputs, bias=False)
+
+    def blocks(self) -> list[Block]:
+        """The layers, first to last."""
+        return [block for block in self.layers if isinstance(block, Block)]
+
+
+class LanguageModel(_Stack):
     """Blocks between an embedding and a head; by default the MatMul-free language model.
+
+    The same ``seed`` gives the same initial weights, whatever the state of torch's global
+    generator. With ternary weights values saturate where the formats of ``profile`` do, and are
+    rounded to those that are coarse (:func:`~sterna.model.network.numerics.numerics_for`).
 
     Raises ValueError if there is no mixer of a name, it does not have an option, or it is not
     causal.
-
-    Parameters
-    ----------
-    config
-        Shape and mixers of the model.
-    seed
-        Seed of the initial weights. The same seed gives the same model, whatever the
-        state of torch's global generator.
-    profile
-        Numeric formats that the model is trained for. Ternary weights: values saturate where its
-        formats do, and are rounded to those that are coarse
-        (:func:`~sterna.model.network.numerics.numerics_for`).
-
-    Attributes
-    ----------
-    resets_at
-        A token before which the state becomes that of the start of a text, or None: the one that
-        ends a document (:meth:`reset_at`).
     """
 
     resets_at: int | None = None
+    """A token before which the state becomes that of the start of a text: see :meth:`reset_at`."""
 
     def __init__(
         self, config: ModelConfig, *, seed: int = 0, profile: NumericProfile = S16,
@@ -64,14 +65,10 @@ class LanguageModel(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.config, self.profile = config, profile
-        ternary = config.weights == "ternary"
-        init = MixerInit(config.d, config.dff, ternary, generator, numerics_for(profile))
-        self.numerics = init.numerics
+        init = MixerInit(config.d, config.dff, config.weights == "ternary", generator,
+                         numerics_for(profile))
         self.embedding = init.embedding(config.vocab)
-        self.layers = nn.ModuleList(
-            Block(config, *choices, init) for choices in config.mixers())
-        self.norm = nn.Identity() if ternary else nn.RMSNorm(config.d, eps=1e-6)
-        self.head = init.linear(config.d, config.vocab, bias=False)
+        self._build(config, init, config.vocab)
         for (token, _), block in zip(config.mixers(), self.blocks(), strict=True):
             if not block.mixer.causal:
                 raise ValueError(
@@ -79,10 +76,8 @@ class LanguageModel(nn.Module):
                     f"model needs a causal mixer")
 
     def reset_at(self, token: int | None) -> None:
-        """Have :attr:`resets_at`: a document is then read as if nothing came before it.
-
-        Raises ValueError if a mixer, or a residual stream that is reversible, cannot.
-        """
+        """Have :attr:`resets_at`: a document is then read as if nothing came before it. Raises
+        ValueError if a mixer, or a residual stream that is reversible, cannot."""
         others = sorted({choice.name for (choice, _), block in zip(
             self.config.mixers(), self.blocks(), strict=True) if not block.mixer.resets})
         if token is not None and (others or self.config.residual != "plain"):
@@ -91,16 +86,10 @@ class LanguageModel(nn.Module):
                 f"{', '.join(others) or self.config.mixer} and {self.config.residual}")
         self.resets_at = token
 
-    def blocks(self) -> list[Block]:
-        """The layers, first to last."""
-        return [block for block in self.layers if isinstance(block, Block)]
-
     def named_projections(self) -> dict[str, BitLinear]:
         """Every ternary projection of a model that has an integer form, by the name and in the
-        order of ``config.projections()``.
-
-        Raises ValueError if another module is in the place of one.
-        """
+        order of ``config.projections()``. Raises ValueError if another module is in the place of
+        one."""
         named = {}
         for name in self.config.projections():
             layer, _, part = name.partition(".")
@@ -120,11 +109,16 @@ class LanguageModel(nn.Module):
         return tuple(block.mixer.initial_state(x) for block in self.blocks())
 
     @property
+    def longest(self) -> int | None:
+        """Most tokens that every mixer takes, None for any number."""
+        return min((block.mixer.longest for block in self.blocks()
+                    if block.mixer.longest is not None), default=None)
+
+    @property
     def state_is_bounded(self) -> bool:
         """Whether a text of any length can be read: no state grows, no mixer has an end."""
-        return all(
-            block.mixer.longest is None
-            and block.mixer.state_words(_MUCH) == block.mixer.state_words(2 * _MUCH)
+        return self.longest is None and all(
+            block.mixer.state_words(_MUCH) == block.mixer.state_words(2 * _MUCH)
             for block in self.blocks())
 
     def forward_time_major(
@@ -152,60 +146,36 @@ class LanguageModel(nn.Module):
     def forward(
         self, tokens: Tensor, state: ModelState | None = None,
     ) -> tuple[Tensor, ModelState]:
-        """Predict the token after each of a row.
-
-        Parameters
-        ----------
-        tokens
-            Whole numbers ``[batch, time]``.
-        state
-            State before the row, that of the start of a text by default.
-
-        Returns
-        -------
-        Logits ``[batch, time, vocab]`` and the state after the row.
-        """
+        """Predict the token after each of a row: whole numbers ``[batch, time]``, and the state
+        before them, that of the start of a text by default, to logits ``[batch, time, vocab]`` and
+        the next state."""
         if state is None:
             state = self.initial_state(tokens.shape[0])
         logits, state = self.forward_time_major(tokens.t(), state)
         return logits.transpose(0, 1), state
 
     def step(self, tokens: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
-        """Predict the token after one: ``tokens [batch]`` to logits ``[batch, vocab]``.
-
-        ``state`` goes in and the next comes out; the same numbers as :meth:`forward` on a row
-        of one.
-        """
+        """Predict the token after one: ``tokens [batch]`` to logits ``[batch, vocab]``, and the
+        next state; the same numbers as :meth:`forward` on a row of one."""
         return self.forward_time_major(tokens, state)
 
 
-class Classifier(nn.Module):
-    """Blocks between an embedding with learned positions and the mean over time, then a head.
-
-    It maps sequences of ``length`` tokens, one of ``config.vocab`` each, to ``classes``; ternary
-    weights are trained for the formats of a profile.
-    """
+class Classifier(_Stack):
+    """Blocks between an embedding with learned positions and the mean over time, then a head:
+    sequences of ``length`` tokens, one of ``config.vocab`` each, to ``classes``."""
 
     def __init__(
         self, config: ModelConfig, classes: int, length: int, *, seed: int = 0,
-        profile: NumericProfile = S16,
     ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        ternary = config.weights == "ternary"
-        init = MixerInit(config.d, config.dff, ternary, generator, Limits(profile))
-        self.length, self.numerics = length, init.numerics
+        init = MixerInit(config.d, config.dff, config.weights == "ternary", generator)
+        self.length = length
         self.embedding, self.positions = (
             init.embedding(count) for count in (config.vocab, length))
-        self.layers = nn.ModuleList(Block(config, *choices, init) for choices in config.mixers())
-        self.norm = nn.Identity() if ternary else nn.RMSNorm(config.d, eps=1e-6)
-        self.head = init.linear(config.d, classes, bias=False)
+        self._build(config, init, classes)
         for block in self.blocks():
             block.mixer.check_length(length)
-
-    def blocks(self) -> list[Block]:
-        """The layers, first to last."""
-        return [block for block in self.layers if isinstance(block, Block)]
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map whole numbers ``[batch, length]`` to logits ``[batch, classes]``."""

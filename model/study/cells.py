@@ -9,6 +9,7 @@ import multiprocessing
 import re
 import statistics
 import time
+import timeit
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sterna.model.files import write_atomically
 from sterna.model.processes import deaf_to_ctrl_c, end_with_parent
@@ -61,11 +62,9 @@ def fit(
     model: nn.Module, task: Task, budget: str, recipe: TrainRecipe, *, seed: int,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Fit:
-    """Train ``model`` until the budget is used; the learning rate follows it along a cosine.
-
-    A loss that is not finite is a ``FloatingPointError``; if ``stopped`` says so between two steps
-    it is a :class:`StoppedError`.
-    """
+    """Train ``model`` until the budget is used; the learning rate follows it along a cosine. A loss
+    that is not finite is a ``FloatingPointError``; if ``stopped`` says so between two steps it is a
+    :class:`StoppedError`."""
     optimizer = adamw(model, recipe)
     done, nats = Fit(), math.nan
     task.sample(0, seed)    # reads the data, which is no training
@@ -97,11 +96,8 @@ def fit(
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Compute with one thread of torch in the block, and products of float32 in float32: the same
-    arithmetic for ternary and float weights.
-
-    (``sterna train`` lets products of ternary models take bfloat16 where a processor is faster so.
-    Float models would not gain by it, or lose digits.)
-    """
+    arithmetic for ternary and float weights. (``sterna train`` lets products of ternary models take
+    bfloat16 where a processor is faster so. Float models would not gain by it, or lose digits.)"""
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("highest")
@@ -118,7 +114,7 @@ _ROUNDS, _STEPS = 5, 10
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """At what sizes costs are measured, of a language model of bytes. Each of the ``lengths`` is
+    """At what sizes costs are measured, of a language model of bytes; each of the ``lengths`` is
     the number of the token that is timed and counted."""
 
     d: int = 64
@@ -127,20 +123,16 @@ class Costs:
 
 
 def measure_costs(row: Row, costs: Costs) -> dict[str, Any]:
-    """Count and time the step of a row's model at each length. Mixers of a fixed length are made
-    for it; one that was made for less is left out there.
-
-    Returns ``{length: {"decode_us": ..., "state_words": ..., ...}}``. The time is the median of
-    CPU time in microseconds of one step of the whole model for one sequence, None if it is not
-    causal.
-    """
+    """Count and time the step of a row's model at each length:
+    ``{length: {"decode_us": ..., "state_words": ..., ...}}``, the median of CPU time of one step
+    for one sequence, None if it is not causal. Mixers of a fixed length are made for it; one that
+    was made for less is left out there."""
     found: dict[str, Any] = {}
     causal = row.is_causal(costs.d)
     for length in costs.lengths:
         config = row.config(d=costs.d, layers=costs.layers, vocab=256, length=length)
         model = LanguageModel(config) if causal else Classifier(config, 256, length)
-        if any(block.mixer.longest is not None and block.mixer.longest < length
-               for block in model.blocks()):
+        if any((block.mixer.longest or length) < length for block in model.blocks()):
             continue
         found[str(length)] = {
             "decode_us": _step_microseconds(model, length) if isinstance(model, LanguageModel)
@@ -169,15 +161,9 @@ def _step_microseconds(model: LanguageModel, length: int) -> float:
     state = model.initial_state(1)
     for piece in tokens[:-1].split(_PIECE):
         state = model.forward_time_major(piece, state)[1]
-    return statistics.median(_timed(model, tokens[-1], state) for _ in range(_ROUNDS))
-
-
-def _timed(model: LanguageModel, token: Tensor, state: Any) -> float:
-    """Microseconds of CPU time of a step, the mean over a few."""
-    start = time.process_time()
-    for _ in range(_STEPS):
-        model.step(token, state)
-    return 1e6 * (time.process_time() - start) / _STEPS
+    seconds = timeit.repeat(lambda: model.step(tokens[-1], state), timer=time.process_time,
+                            repeat=_ROUNDS, number=_STEPS)
+    return 1e6 * statistics.median(seconds) / _STEPS
 
 
 _FORMAT = 2
@@ -245,7 +231,6 @@ class TrainingCell(Cell):
 
     @property
     def title(self) -> str:
-        """What is trained for what."""
         return (f"{self.row.name}, {self.task.name}, equal {self.budget}, seed {self.seed}, "
                 f"lr {self.recipe.lr:g}")
 
@@ -257,7 +242,6 @@ class TrainingCell(Cell):
                 "recipe": asdict(self.recipe)}
 
     def make(self, stopped: Callable[[], bool]) -> dict[str, Any]:
-        """Train, and measure; a loss or figures that are not finite are a result, too."""
         model = self.task.model(self.row, self.seed)
         result = {"parameters": sum(each.numel() for each in model.parameters())}
         try:
@@ -271,7 +255,6 @@ class TrainingCell(Cell):
         return {**result, **asdict(done), "figures": figures}
 
     def summary(self, result: dict[str, Any]) -> str:
-        """The figures."""
         if "diverged" in result:
             return f"{self.title}: {result['diverged']}"
         figures = ", ".join(f"{name} {value:.4f}" for name, value in result["figures"].items())
@@ -288,19 +271,15 @@ class CostCell(Cell):
 
     @property
     def title(self) -> str:
-        """What is measured."""
         return f"{self.row.name}, cost"
 
     def settings(self) -> dict[str, Any]:
-        """Row and sizes."""
         return {"row": asdict(self.row), "costs": asdict(self.costs)}
 
     def make(self, stopped: Callable[[], bool]) -> dict[str, Any]:
-        """Count, and time the step."""
         return measure_costs(self.row, self.costs)
 
     def summary(self, result: dict[str, Any]) -> str:
-        """That it is done."""
         return self.title
 
 
@@ -344,7 +323,6 @@ def make_cells(cells: Sequence[Cell], folder: Path, jobs: int, note: Note) -> No
 
 
 def _begin(stop: Event) -> None:
-    """Prepare a worker."""
     global _stop
     _stop = stop
     end_with_parent()

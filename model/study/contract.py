@@ -30,15 +30,9 @@ def shaken(module: nn.Module, generator: torch.Generator, by: float = 0.3) -> nn
 
 
 def check_choice(choice: Choice, d: int) -> None:
-    """:func:`check_contract` for a mixer of a pattern, made anew for ``d`` channels in float32.
-
-    Projections are float ones: where ternary ones round, a last bit would decide between codes.
-
-    Raises
-    ------
-    ContractError
-        As there, with the name of the mixer.
-    """
+    """:func:`check_contract` for a mixer of a pattern, made anew for ``d`` channels in float32; a
+    :class:`ContractError` then names it. Projections are float ones: where ternary ones round, a
+    last bit would decide between codes."""
     generator = torch.Generator().manual_seed(0)
     mixer = TOKEN_MIXERS.build(choice, MixerInit(d, 3 * d, False, generator)).eval()
     shaken(mixer, generator, 0.1)
@@ -51,16 +45,12 @@ def check_choice(choice: Choice, d: int) -> None:
 
 @torch.no_grad()
 def check_contract(mixer: TokenMixer, x: Tensor, *, within: float = 1e-9) -> None:
-    """Run a mixer over sequences ``x [time, batch, d]`` in every way it may be run.
+    """Run a mixer over sequences ``x [time, batch, d]`` in every way it may be run; the first thing
+    that is otherwise than it says is a :class:`ContractError`.
 
     A causal one must give the same outputs whatever comes later, wherever the sequence is cut, and
     token by token, and its state must be as large as ``state_words`` says. ``within`` is how far
     numbers may differ, absolutely or relatively.
-
-    Raises
-    ------
-    ContractError
-        At the first thing that is otherwise.
     """
     whole, last = mixer(x, mixer.initial_state(x))
     if whole.shape != x.shape:

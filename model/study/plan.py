@@ -83,13 +83,8 @@ class Study:
 
     def check(self) -> None:
         """Make every model, check every mixer and read every text once, so that nothing is refused
-        after minutes.
-
-        Raises
-        ------
-        ValueError
-            If a mixer is unknown or not made for a task, or breaks the contract of mixers.
-        """
+        after minutes: a ``ValueError`` if a mixer is unknown, not made for a task, or breaks its
+        contract."""
         for task in dict.fromkeys(task for _, tasks in self.entries for task in tasks):
             task.sample(0, 0)
         for row, tasks in self.entries:
@@ -110,7 +105,7 @@ class Study:
                                  length=max(self.costs.lengths))) for row, _ in self.entries]
 
     def sweep_cells(self, folder: Path) -> list[Cell]:
-        """The cells that decide which others there are. More results in ``folder`` may ask for
+        """The cells that decide which others there are; more results in ``folder`` may ask for
         further ones."""
         return [self._training(row, task, "tokens", 0, lr)
                 for row, tasks in self.entries if row.name in self.swept
@@ -172,8 +167,8 @@ class Study:
 
 
 def _best(by_lr: dict[float, float | None], task: Task, row: Row) -> float | None:
-    """The learning rate with the best figure, of equals the nearest to the recipe's; None if none
-    is there. Where no loss was finite it is the lowest."""
+    """The learning rate with the best figure, of equals the nearest to the recipe's; where no loss
+    was finite the lowest, None if none is there."""
     there = {lr: value for lr, value in by_lr.items() if value is not None}
     if not there:
         return None
@@ -192,10 +187,10 @@ def summarize(study: Study, folder: Path) -> dict[str, Any]:
 
     ``rows``: for each its mixers, ``tasks`` (by name, then by budget: the learning rate, and
     ``mean``, ``deviation`` and ``values`` of every figure, of tokens and of CPU seconds; the
-    deviation is that of a sample, None for one seed) and ``costs`` by length. ``tasks``:
-    settings, budgets and facts. ``sweep``: figures by learning rate (None where the loss was not
-    finite), the ``best``, and whether that lies between others (``inside``). ``missing``: cells
-    without a result. ``machine``: where this was called.
+    deviation is that of a sample, None for one seed) and ``costs`` by length. ``tasks``: settings,
+    budgets and facts. ``sweep``: figures by learning rate (None where the loss was not finite), the
+    ``best``, and whether that lies between others (``inside``). ``missing``: cells without a
+    result. ``machine``: where this was called.
     """
     tasks = {task.name: task for _, each in study.entries for task in each}
     cells = {cell.path(folder): cell for cell in (*study.sweep_cells(folder), *study.cells(folder))}
@@ -213,7 +208,6 @@ def summarize(study: Study, folder: Path) -> dict[str, Any]:
 
 
 def _sweep(study: Study, row: Row, task: Task, folder: Path) -> dict[str, Any]:
-    """The learning rates that were tried for a row."""
     by_lr = {lr: value for lr, value in study.sweep(row, task, folder).items()
              if value is not None}
     best = study.chosen_lr(row, task, folder)
@@ -240,8 +234,8 @@ def _row(study: Study, row: Row, tasks: tuple[Task, ...], folder: Path) -> dict[
 
 
 def _below_unigram(text: dict[str, Any] | None, tasks: tuple[Task, ...]) -> bool | None:
-    """Whether every model of text that was trained does better than to know the frequencies of
-    the bytes; None if there is none."""
+    """Whether every trained model of text does better than to know the frequencies of the bytes;
+    None if there is none."""
     values = [value for budget in (text or {}).values()
               for value in budget.get("bpb", {}).get("values", ())]
     if not values:

@@ -35,11 +35,9 @@ class Row:
     weights: str = "ternary"
 
     def config(self, *, d: int, layers: int, vocab: int, length: int) -> ModelConfig:
-        """A model of this row for sequences of ``length`` tokens.
-
-        Mixers of a fixed length are made for that one, if the row does not say another; the
-        hidden vector of the channel mixer has three times ``d`` channels.
-        """
+        """A model of this row for sequences of ``length`` tokens, for which mixers of a fixed
+        length are made if the row does not say another; channel mixers have a hidden vector of
+        three times ``d``."""
         return ModelConfig(
             d, layers, 3 * d, vocab, _pattern_for(self.mixer, length), self.channel,
             weights=self.weights)
@@ -69,11 +67,9 @@ def find_row(name: str, channel: str | None = None, weights: str | None = None) 
 
 
 def code_hash(row: Row) -> str:
-    """A number of the sources of a row's mixers and of the modules that they import, which
-    comments and docstrings do not change.
-
-    With it results of another form of a mixer are not taken for those of this one.
-    """
+    """A number of the sources of a row's mixers and of the modules that they import, which comments
+    and docstrings do not change: results of another form of a mixer are not taken for those of this
+    one."""
     classes = [TOKEN_MIXERS.find(choice.name) for choice in parse_pattern(row.mixer)]
     classes += [CHANNEL_MIXERS.find(choice.name)      # type: ignore[misc]  # of the other kind
                 for choice in parse_pattern(row.channel)]

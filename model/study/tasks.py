@@ -27,10 +27,8 @@ __all__ = ["DISTANCES", "DigitsTask", "RecallTask", "Task", "TextTask", "recipe_
 
 
 class Task(ABC):
-    """Something that models are trained for, and judged by.
-
-    The tasks are frozen dataclasses: their fields are all that their figures depend on.
-    """
+    """Something that models are trained for, and judged by: a frozen dataclass of all that its
+    figures depend on."""
 
     name: ClassVar[str]
     figure: ClassVar[str]
@@ -98,8 +96,8 @@ class TextTask(Task):
     """Bits per byte of held-out text, by a language model of bytes.
 
     Models are judged on windows of ``window`` bytes, and where the state is bounded also with the
-    state carried through the text (``bpb_carried``). ``text`` is a file, of which the last tenth
-    is held out; None is the bundled corpus.
+    state carried through the text (``bpb_carried``). ``text`` is a file, of which the last tenth is
+    held out; None is the bundled corpus.
     """
 
     name: ClassVar[str] = "text"
@@ -118,11 +116,9 @@ class TextTask(Task):
 
     @property
     def length(self) -> int:
-        """The window."""
         return self.window
 
     def model(self, row: Row, seed: int) -> LanguageModel:
-        """A language model of bytes."""
         return self.language_model(row, 256, seed)
 
     def sample(self, step: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -137,7 +133,6 @@ class TextTask(Task):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
     def measure(self, model: nn.Module, seed: int) -> dict[str, float]:
-        """Bits per held-out byte."""
         assert isinstance(model, LanguageModel)
         heldout = self.corpus().heldout
         figures = {"bpb": heldout_bpb(model, heldout, window=self.window)}
@@ -146,8 +141,8 @@ class TextTask(Task):
         return figures
 
     def facts(self) -> dict[str, float]:
-        """``unigram``: the entropy of the held-out bytes by themselves, which no model that
-        ignores what came before can go below."""
+        """``unigram``: the entropy of the held-out bytes, below which no model goes that ignores
+        what came before."""
         counts = np.bincount(np.frombuffer(self.corpus().heldout, dtype=np.uint8))
         shares = counts[counts > 0] / counts.sum()
         return {"unigram": float(-(shares * np.log2(shares)).sum())}
@@ -158,7 +153,6 @@ class TextTask(Task):
         return {**Task.settings(self), "text": corpus.name, "sha256": corpus.sha256}
 
     def corpus(self) -> Corpus:
-        """The text, read once."""
         return _corpus(self.text)
 
 
@@ -187,15 +181,14 @@ class RecallTask(Task):
     """Multi-query associative recall (MQAR of Zoology, arXiv 2312.04927), by distance.
 
     A sequence of ``window`` tokens is ``pairs`` of a key and a value, then blanks, and among them
-    at random places ``queries``, each one of those keys: the model is to answer with the value
-    that stood after it. Keys are drawn from the first half of the vocabulary and values from the
-    second, both without repetition, queries with; the blank is one token more. (In the paper each
-    key is asked for once, at a distance by a power law.) Every step has fresh sequences. In
-    training they have all, a half or a quarter of the pairs, as there; and a half of the steps an
-    eighth of the window and of its queries, with as many more sequences, a quarter of the steps a
-    fourth, the others a half or all: from the whole window alone little is learned in this budget.
-
-    ``judged`` is the number of held-out sequences, all of the whole window.
+    at random places ``queries``, each one of those keys: the model is to answer with the value that
+    stood after it. Keys are drawn from the first half of the vocabulary and values from the second,
+    both without repetition, queries with; the blank is one token more. (In the paper each key is
+    asked for once, at a distance by a power law.) Every step has fresh sequences. In training they
+    have all, a half or a quarter of the pairs, as there; and a half of the steps an eighth of the
+    window and of its queries, with as many more sequences, a quarter of the steps a fourth, the
+    others a half or all: from the whole window alone little is learned in this budget. The
+    ``judged`` held-out sequences are all of the whole window.
     """
 
     name: ClassVar[str] = "recall"
@@ -221,11 +214,9 @@ class RecallTask(Task):
 
     @property
     def length(self) -> int:
-        """The window."""
         return self.window
 
     def model(self, row: Row, seed: int) -> LanguageModel:
-        """A language model of keys, values and the blank."""
         return self.language_model(row, self.vocab + 1, seed)
 
     def sample(self, step: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -244,8 +235,8 @@ class RecallTask(Task):
             _logits(model, inputs).flatten(0, 1), targets.flatten(), ignore_index=_IGNORED)
 
     def measure(self, model: nn.Module, seed: int) -> dict[str, float]:
-        """The share of right answers: of all, and of those at each of :data:`DISTANCES`, above
-        the one before."""
+        """The share of right answers: of all, and of those at each of :data:`DISTANCES`, above the
+        one before."""
         inputs, targets, distances = self._sequences(
             self.judged, self.window, self.pairs, self.queries, [_HELDOUT])
         right = (_logits(model, inputs).argmax(-1) == targets).double()
@@ -316,11 +307,9 @@ class DigitsTask(Task):
 
     @property
     def length(self) -> int:
-        """Pixels."""
         return _PIXELS
 
     def model(self, row: Row, seed: int) -> Classifier:
-        """A classifier of levels of grey."""
         config: ModelConfig = row.config(
             d=self.d, layers=self.layers, vocab=_LEVELS, length=self.length)
         return Classifier(config, _CLASSES, self.length, seed=seed)
@@ -342,7 +331,6 @@ class DigitsTask(Task):
         return {"accuracy": float((model(images).argmax(-1) == digits).double().mean())}
 
     def facts(self) -> dict[str, float]:
-        """``chance``."""
         return {"chance": 1 / _CLASSES}
 
 
@@ -362,10 +350,8 @@ _FACTORS = (0.5, 1.0, 2.0)
 
 
 def recipe_for(weights: str, task: Task, lr: float | None = None) -> TrainRecipe:
-    """The recipe of models with ``weights`` for a task, with another learning rate if given.
-
-    It is the plain one, which the figures of the comparison are of: what ``sterna train`` has
-    beyond it by default is for long runs on a small text.
+    """The recipe of models with ``weights`` for a task, with another learning rate if given: the
+    plain one, as what ``sterna train`` has beyond it by default is for long runs on a small text.
     """
     plain = {"ternary": {"weight_decay": 0.5}}.get(weights, {})
     return TrainRecipe.of(weights, lr=task.rates[weights] if lr is None else lr, **plain,

@@ -261,13 +261,8 @@ class OnnxGraph(ABC):
         ``tokens`` whole numbers ``[batch, length]``, ``state`` ``[layers, batch, d]`` or None
         for the start. ``tap`` is called with every tensor asked for, int64, and with the
         logits, once for each token. Yields the logits ``[batch, n, vocab]`` of the n tokens of
-        each call, and the state after it.
-
-        Raises
-        ------
-        ValueError
-            If a shape is wrong, a token outside the vocabulary or the state outside of
-            its format.
+        each call, and the state after it. ValueError if a shape is wrong, a token outside the
+        vocabulary or the state outside of its format.
         """
 
     def run(
@@ -319,13 +314,7 @@ class OnnxStep(OnnxGraph):
         ``tokens`` whole numbers ``[batch]``, ``state`` ``[layers, batch, d]``. ``tap`` is
         called with every tensor asked for, int64, and with the logits. Returns logits
         ``[batch, vocab]`` and the new state ``[layers, batch, d]``: int32, or float32 in real
-        units for float forms.
-
-        Raises
-        ------
-        ValueError
-            If a shape is wrong, a token outside the vocabulary or the state outside of
-            its format.
+        units for float forms. Refuses what :meth:`advance` refuses.
         """
         tokens = token_array(tokens, ["batch"], self.info.config.vocab)
         logits, state, taps = self._call(tokens, state)

@@ -61,7 +61,7 @@ def fake_npm(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 
 
 def test_a_page_has_all_it_needs_and_the_same_bytes_each_time(small, pinned, tmp_path):
-    first = write_page(small, tmp_path / "a", runtime=pinned)
+    params = write_page(small, tmp_path / "a", runtime=pinned)
     write_page(small, tmp_path / "b", runtime=pinned / "dist")
     write_page(small, tmp_path / "b", runtime=pinned)       # our own folder is replaced
     files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
@@ -71,10 +71,10 @@ def test_a_page_has_all_it_needs_and_the_same_bytes_each_time(small, pinned, tmp
                if path.suffix in (".js", ".html", ".css", ".txt")}
     assert set(files) == sources | {
         "check.json", "model.onnx", "ort.js", "ort.wasm", "params.json"}
-    assert first.manifest["files"] == {
+    assert params["files"] == {
         name: hashlib.sha256(data).hexdigest() for name, data in files.items()
         if name != "params.json"}
-    assert first.manifest["exp_table"] == EXP_TABLE.tolist()
+    assert params["exp_table"] == EXP_TABLE.tolist()
     onnx.checker.check_model(str(tmp_path / "a" / "model.onnx"), full_check=True)
     ours = b"".join(files[name] for name in sources)
     assert set(re.findall(rb"(?:https?:)?//[\w.:]+", ours)) <= {b"http://localhost:8000."}

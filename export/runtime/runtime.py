@@ -29,7 +29,7 @@ from sterna.model.checks import whole_number
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.taps import Tap, ignore
 
-__all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "check_ops_form",
+__all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "check_ops_form", "graph_name",
            "has_two_bit_kernels", "open_session", "read_graph", "read_proto", "state_array",
            "step_with_taps", "thread_count", "token_array", "two_bit_blocks", "with_taps"]
 
@@ -123,6 +123,11 @@ def read_graph(source: Source) -> tuple[onnx.ModelProto, GraphInfo]:
         return proto, GraphInfo.read(proto)
     except OnnxFileError as error:
         raise OnnxFileError(f"{source}: {error}") from error
+
+
+def graph_name(source: Source) -> str:
+    """What messages call a graph."""
+    return "the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source)
 
 
 def read_proto(path: str | Path) -> onnx.ModelProto:
@@ -235,7 +240,7 @@ class OnnxGraph(ABC):
     ) -> None:
         threads = thread_count(threads)
         proto, self.info = read_graph(source)
-        name = name or ("the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source))
+        name = name or graph_name(source)
         if self.info.kind is not self.kind:
             raise OnnxFileError(
                 f"{name}: expected a {self.kind.value} graph, got a {self.info.kind.value} graph")

@@ -192,7 +192,7 @@ class NativeProduct:
         rows, columns = self.weight.shape
         self._matrix = TernaryMatrix(
             self.native.library, self.weight.astype(np.int8), self.kernel)
-        self.weight_bytes = self._matrix.packed.nbytes
+        self.weight_bytes = self._matrix.packed_bytes
         self.x, self.y = np.zeros(columns, np.float32), np.zeros(rows, np.float32)
         self._buffers = self._matrix.buffers(1)
         acts, acc = (each.ctypes.data for each in self._buffers)

@@ -1,14 +1,15 @@
 // Runs every kernel of this processor on random layers and compares it with the portable one.
 //
-// Prints a line for each kernel and a hash of all results. The hash is the same on every
-// machine, so a run on another instruction set is held to one that is tested against the
-// integer reference. Exit code 1 if anything differs.
+// Each argument holds the numbers of a profile. Prints a line for each kernel and a hash of all
+// results. The hash is the same on every machine, so a run on another instruction set is held to
+// one that is tested against the integer reference. Exit code 1 if anything differs.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <map>
 #include <random>
+#include <sstream>
 #include <string>
 
 #include "kernel.hpp"
@@ -23,25 +24,16 @@ const Shape kShapes[] = {{1, 1, 2, 3, 1}, {12, 21, 65, 4, 2}, {64, 100, 256, 9, 
                          {130, 352, 70, 5, 4}};
 using Numbers = std::map<std::string, int64_t>;
 
-const Numbers kS16 = {
-    {"x_bits", 16}, {"x_frac", 11}, {"z_bits", 16}, {"z_frac", 12}, {"h_bits", 16},
-    {"h_frac", 12}, {"o_bits", 16}, {"o_frac", 12}, {"p_bits", 16}, {"p_frac", 10},
-    {"logit_bits", 16}, {"logit_frac", 8}, {"reciprocal_bits", 24}, {"root_frac", 4},
-    {"scale_frac", 16}, {"mantissa_bits", 16}, {"scale_bits", 16}, {"sigmoid_frac", 15},
-    {"sigmoid_segments", 64}};
-const Numbers kC12 = {
-    {"x_bits", 12}, {"x_frac", 7}, {"z_bits", 8}, {"z_frac", 4}, {"h_bits", 12},
-    {"h_frac", 8}, {"o_bits", 10}, {"o_frac", 6}, {"p_bits", 10}, {"p_frac", 4},
-    {"logit_bits", 16}, {"logit_frac", 8}, {"reciprocal_bits", 16}, {"root_frac", 2},
-    {"scale_frac", 14}, {"mantissa_bits", 12}, {"scale_bits", 14}, {"sigmoid_frac", 8},
-    {"sigmoid_segments", 256}};
-// Its products need 64 bits.
-const Numbers kWidest = {
-    {"x_bits", 24}, {"x_frac", 8}, {"z_bits", 16}, {"z_frac", 7}, {"h_bits", 24},
-    {"h_frac", 15}, {"o_bits", 24}, {"o_frac", 12}, {"p_bits", 24}, {"p_frac", 4},
-    {"logit_bits", 24}, {"logit_frac", 8}, {"reciprocal_bits", 24}, {"root_frac", 10},
-    {"scale_frac", 24}, {"mantissa_bits", 24}, {"scale_bits", 24}, {"sigmoid_frac", 24},
-    {"sigmoid_segments", 512}};
+// From "x_bits=16,x_frac=11" and so on.
+Numbers read_numbers(const std::string& text) {
+    Numbers numbers;
+    std::istringstream in(text);
+    for (std::string each; std::getline(in, each, ',');) {
+        const size_t at = each.find('=');
+        numbers[each.substr(0, at)] = std::stoll(each.substr(at + 1));
+    }
+    return numbers;
+}
 
 struct Random {
     std::mt19937_64 bits;
@@ -80,10 +72,6 @@ Sigmoid sigmoid(const Profile& p) {
     return Sigmoid(step, lows, rises);
 }
 
-void append(std::vector<double>& all, const std::vector<double>& more) {
-    all.insert(all.end(), more.begin(), more.end());
-}
-
 std::vector<double> run(const Kernel& kernel, const Profile& p, const Shape& s, uint64_t seed) {
     Random random{std::mt19937_64(seed)};
     const int64_t tokens = s.length * s.batch;
@@ -104,7 +92,7 @@ std::vector<double> run(const Kernel& kernel, const Profile& p, const Shape& s, 
     kernel.mlgru(mlgru, x.data(), h.data(), s.length, s.batch, y.data(), h_next.data());
     kernel.glu(glu, y.data(), tokens, z.data());
     kernel.head(head, z.data(), tokens, logits.data());
-    for (const auto& part : {y, h_next, z, logits}) append(all, part);
+    for (const auto& part : {y, h_next, z, logits}) all.insert(all.end(), part.begin(), part.end());
     return all;
 }
 
@@ -141,7 +129,7 @@ bool products(const Kernel& kernel, int64_t rows, int64_t columns, int64_t token
 
 }  // namespace
 
-int main() {
+int main(int count, char** given) {
     bool right = true;
     uint64_t hash = 14695981039346656037ull;
     for (const char* name : {"portable", "avx2", "avx512vnni", "neon", "neon-dot"}) {
@@ -159,7 +147,8 @@ int main() {
                 }
             }
         }
-        for (const Numbers& numbers : {kS16, kC12, kWidest}) {
+        for (int i = 1; i < count; ++i) {
+            const Numbers numbers = read_numbers(given[i]);
             const Profile profile = read_profile([&](const char* each) {
                 return numbers.at(each);
             });

@@ -1,6 +1,8 @@
 """The compiled layers compute the integers of the reference, with every kernel."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -71,23 +73,31 @@ def forced_kernel(native_kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KERNEL_VARIABLE, native_kernel)
 
 
+def _bent(profile: NumericProfile) -> QuantizedModel:
+    """A file may hold any table that does not decrease; the short form must not be used then."""
+    model = random_model(ODD, profile, 4)
+    model.sigmoid[30:] = np.minimum(model.sigmoid[30:] + 7, profile.sigmoid_max)
+    return model
+
+
+MODELS: dict[str, Callable[[NumericProfile], QuantizedModel]] = {
+    **{str(config): partial(random_model, config, seed=3) for config in SHAPES},
+    **{name: lambda profile, change=change: change(random_model(ODD, profile, 1))
+       for name, change in EXTREMES.items()},
+    "saturation everywhere": partial(random_model, ODD, seed=2, gain=100.0),
+    "a table that is no sigmoid": _bent}
+
+
 @pytest.mark.usefixtures("forced_kernel")
-@pytest.mark.parametrize("config", SHAPES, ids=str)
-def test_layers_equal_the_reference(config, profile, native_ops):
-    _check(random_model(config, profile, seed=3), native_ops)
+@pytest.mark.parametrize("name", MODELS)
+def test_layers_equal_the_reference(name, profile, native_ops):
+    _check(MODELS[name](profile), native_ops)
 
 
 @pytest.mark.usefixtures("forced_kernel")
 @pytest.mark.parametrize("batch", [1, 3, 17])
 def test_the_batch_is_free(odd_model, batch, native_ops):
     _check(odd_model, native_ops, batch, length=5)
-
-
-@pytest.mark.usefixtures("forced_kernel")
-@pytest.mark.parametrize("extreme", [*EXTREMES, "saturation everywhere"])
-def test_extremes_are_exact(profile, extreme, native_ops):
-    _check(EXTREMES[extreme](random_model(ODD, profile, 1)) if extreme in EXTREMES else
-           random_model(ODD, profile, 2, gain=100.0), native_ops)
 
 
 @pytest.mark.usefixtures("forced_kernel")
@@ -102,14 +112,6 @@ def test_any_profile_is_exact(native_ops, native_kernel, profile, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(KERNEL_VARIABLE, native_kernel)
         _check(odd_model_of(profile, seed), native_ops, batch=1, length=6)
-
-
-@pytest.mark.usefixtures("forced_kernel")
-def test_a_table_that_is_no_sigmoid_is_used_as_it_is(native_ops: Path) -> None:
-    # A file may hold any table that does not decrease; the short form must not be used then.
-    model = random_model(ODD, S16, 4)
-    model.sigmoid[30:] = np.minimum(model.sigmoid[30:] + 7, S16.sigmoid_max)
-    _check(model, native_ops)
 
 
 def test_nodes_that_contradict_themselves_are_refused(native_ops):

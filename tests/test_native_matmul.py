@@ -40,7 +40,7 @@ def test_products_are_exact(native_ops, native_kernel, shape):
         matrix = TernaryMatrix(native_ops, weight, native_kernel)
         np.testing.assert_array_equal(matrix.matmul(acts), _product(acts, weight))
     if shape == (64, 256):
-        assert matrix.packed.size == 64 * 256 // 4      # two bits a weight
+        assert matrix.packed_bytes == 64 * 256 // 4      # two bits a weight
 
 
 @pytest.mark.parametrize("value", [-127, 0, 127])
@@ -120,13 +120,8 @@ def test_a_weight_that_is_no_trit_is_refused(native_ops):
     weight[5, 3] = -2
     with pytest.raises(Exception, match=r"TernaryMatMul: weight: element \[3, 5\] is not -1,"):
         session(_matmul(weight), native_ops)
-    for wrong in (-2, 0.5, 257, float("nan")):
-        other = np.zeros((8, 16))
-        other[5, 3] = wrong
-        with pytest.raises(OpsError, match=rf"weight \[5, 3\] is not -1, 0 or 1, but {wrong}"):
-            TernaryMatrix(native_ops, other)
-    with pytest.raises(OpsError, match=r"must be numbers \[rows, columns\], got int8 \[16\]"):
-        TernaryMatrix(native_ops, weight[0])
+    with pytest.raises(ValueError, match="must be -1, 0 or 1, got -2 in row 5, column 3"):
+        TernaryMatrix(native_ops, weight)
 
 
 def test_an_unknown_kernel_is_refused(native_ops, monkeypatch):

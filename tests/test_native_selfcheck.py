@@ -12,8 +12,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from test_native_layers import WIDEST
 
+from sterna.export.graph.metadata import profile_numbers
 from sterna.export.native.ops import OPS_SOURCES
+from sterna.model.profile import C12, S16
 
 PROGRAM = Path(__file__).with_name("native_selfcheck.cpp")
 OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off", f"-I{OPS_SOURCES}")
@@ -37,7 +40,9 @@ def _compile(compiler: str, folder: Path, *options: str) -> Path:
 
 
 def _run(*command: str) -> list[str]:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    profiles = [",".join(f"{name}={value}" for name, value in profile_numbers(each).items())
+                for each in (S16, C12, WIDEST)]
+    done = subprocess.run([*command, *profiles], capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
     return done.stdout.splitlines()
 

@@ -32,34 +32,29 @@ def _first(model: QuantizedModel, build, **changes: object) -> Difference:
     return report.first
 
 
-def _other_weight(projection: Projection) -> Projection:
-    weight = projection.weight.copy()
-    weight[3, 5] = -1 if weight[3, 5] == 1 else weight[3, 5] + 1
-    return replace(projection, weight=weight)
-
-
-def _other_bias(projection: Projection) -> Projection:
-    bias = projection.bias.copy()
-    bias[2] ^= 1
-    return replace(projection, bias=bias)
-
-
-def _other_shift(projection: Projection) -> Projection:
-    return replace(projection, shift=projection.shift + 1)
+def _other(projection: Projection, part: str) -> Projection:
+    weight, bias, shift = projection.weight.copy(), projection.bias.copy(), projection.shift
+    if part == "weight":
+        weight[3, 5] = -1 if weight[3, 5] == 1 else weight[3, 5] + 1
+    elif part == "bias":
+        bias[2] ^= 1
+    else:
+        shift += 1
+    return replace(projection, weight=weight, bias=bias, shift=shift)
 
 
 @both_graphs
-@pytest.mark.parametrize(("name", "change", "tensor", "row", "most"), [
-    *((name, _other_weight, "acc", 3, 254) for name in (
+@pytest.mark.parametrize(("name", "part", "tensor", "row", "most"), [
+    *((name, "weight", "acc", 3, 254) for name in (
         "layer1.mlgru.c", "layer0.mlgru.out", "layer1.glu.up", "layer0.glu.down", "head")),
-    *((name, _other_shift, "z", None, None) for name in (
+    *((name, "shift", "z", None, None) for name in (
         "layer0.mlgru.g", "layer1.mlgru.out", "layer1.glu.gate")),
-    ("layer1.mlgru.f", _other_bias, "z", 2, 1)])
+    ("layer1.mlgru.f", "bias", "z", 2, 1)])
 def test_what_is_wrong_with_a_projection_is_named(
-    odd_model, build, name, change, tensor, row, most,
+    odd_model, build, name, part, tensor, row, most,
 ):
     first = _first(odd_model, build, projections={
-        **odd_model.projections, name: change(odd_model.projections[name])})
+        **odd_model.projections, name: _other(odd_model.projections[name], part)})
     assert first.tensor == f"{name}.{tensor}"
     assert first.layer == (None if name == "head" else int(name[5]))
     if row is None:

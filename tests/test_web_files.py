@@ -7,27 +7,17 @@ import re
 import sys
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 
 from sterna.cli.main import main
-from sterna.export.forms.forms import build
-from sterna.export.graph.metadata import GraphKind
-from sterna.export.runtime.runtime import OnnxStep
 from sterna.export.web import page as webruntime
-from sterna.export.web.page import (
-    CHECK_PROMPT,
-    WebRuntimeError,
-    record_reference,
-    runtime_files,
-    write_page,
-)
+from sterna.export.web.page import WebRuntimeError, runtime_files, write_page
 from sterna.model.config import ModelConfig
 from sterna.model.folder import OutputFolderError
 from sterna.model.profile import S16
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.sampling import EXP_TABLE, Sampler
+from sterna.model.quantized.sampling import EXP_TABLE
 from sterna.model.quantized.synthetic import random_model
 
 STAND_IN = {name: f"stands for {name}".encode() for name in webruntime.WEB_RUNTIME}
@@ -61,7 +51,7 @@ def fake_npm(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 
 
 def test_a_page_has_all_it_needs_and_the_same_bytes_each_time(small, pinned, tmp_path):
-    first = write_page(small, tmp_path / "a", runtime=pinned)
+    params = write_page(small, tmp_path / "a", runtime=pinned)
     write_page(small, tmp_path / "b", runtime=pinned / "dist")
     write_page(small, tmp_path / "b", runtime=pinned)       # our own folder is replaced
     files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
@@ -71,27 +61,13 @@ def test_a_page_has_all_it_needs_and_the_same_bytes_each_time(small, pinned, tmp
                if path.suffix in (".js", ".html", ".css", ".txt")}
     assert set(files) == sources | {
         "check.json", "model.onnx", "ort.js", "ort.wasm", "params.json"}
-    assert first.manifest["files"] == {
+    assert params["files"] == {
         name: hashlib.sha256(data).hexdigest() for name, data in files.items()
         if name != "params.json"}
-    assert first.manifest["exp_table"] == EXP_TABLE.tolist()
+    assert params["exp_table"] == EXP_TABLE.tolist()
     onnx.checker.check_model(str(tmp_path / "a" / "model.onnx"), full_check=True)
     ours = b"".join(files[name] for name in sources)
     assert set(re.findall(rb"(?:https?:)?//[\w.:]+", ours)) <= {b"http://localhost:8000."}
-
-
-def test_the_record_is_what_graph_and_sampler_give(profile):
-    model = random_model(ModelConfig(d=12, layers=2, dff=21, vocab=128), profile)
-    record = record_reference(model, 40)
-    graph = OnnxStep(build(model, "web", GraphKind.STEP))
-    assert bytes(record["tokens"][:record["prompt"]]) == CHECK_PROMPT.encode()
-    logits, state = graph.run(np.array([record["tokens"][:-1]]))
-    assert logits[0].tolist() == record["logits"]
-    assert state.reshape(-1).tolist() == record["state"]
-    sampler = Sampler(temperature=record["temperature"], seed=record["seed"],
-                      logit_frac=model.profile.logit.frac)
-    assert [sampler(row) for row in logits[0, record["prompt"] - 1:]] == (
-        record["tokens"][record["prompt"]:])
 
 
 def test_what_cannot_become_a_page_is_refused(small, pinned, tmp_path):

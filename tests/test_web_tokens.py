@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sterna.export.forms.forms import build
+from sterna.export.runtime.runtime import OnnxStep
 from sterna.export.web import page
 from sterna.export.web.page import record_reference
 from sterna.model.config import ModelConfig
-from sterna.model.profile import C12
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.sampling import EXP_TABLE, Sampler
 from sterna.model.quantized.synthetic import random_model
@@ -103,12 +104,19 @@ def test_a_token_is_named_by_what_it_spells(tmp_path):
         "“a”", "space", "line end", "byte 200"]
 
 
-def test_the_record_of_a_page_is_in_tokens():
-    model = replace(random_model(ModelConfig(8, 1, 12, 600), C12), tokenizer=TRAINED)
-    record = record_reference(model, 20)
-    assert record["prompt"] == len(TRAINED.encode(page.CHECK_PROMPT)) < len(page.CHECK_PROMPT)
-    assert record["tokens"][:record["prompt"]] == TRAINED.encode(page.CHECK_PROMPT).tolist()
-    assert {len(row) for row in record["logits"]} == {600}
+@pytest.mark.parametrize("tokenizer", [TRAINED, ByteTokenizer(128)], ids=["pairs", "ASCII"])
+def test_the_record_of_a_page_is_what_graph_and_sampler_give(profile, tokenizer):
+    model = replace(random_model(ModelConfig(12, 2, 21, tokenizer.vocab), profile),
+                    tokenizer=tokenizer)
+    record = record_reference(model, 40)
+    prompt = tokenizer.encode(page.CHECK_PROMPT).tolist()
+    assert record["tokens"][:record["prompt"]] == prompt
+    logits, state = OnnxStep(build(model, "web", "step")).run(np.array([record["tokens"][:-1]]))
+    assert logits[0].tolist() == record["logits"]
+    assert state.reshape(-1).tolist() == record["state"]
+    sampler = Sampler(temperature=record["temperature"], seed=record["seed"],
+                      logit_frac=profile.logit.frac)
+    assert [sampler(row) for row in logits[0, len(prompt) - 1:]] == record["tokens"][len(prompt):]
 
 
 # The sampler --------------------------------------------------------------------------

@@ -386,11 +386,11 @@ def web(
     check_folder(output)
     with Stages(quiet) as stage:
         stage(f"write {output}", quick=True)
-        page = write_page(load_model(model), output, check_tokens=check, runtime=ort)
+        params = write_page(load_model(model), output, check_tokens=check, runtime=ort)
     if as_json:
-        print_json(dict(page.manifest))
+        print_json(dict(params))
         return 0
-    print_files(sorted(page.folder.iterdir()))
+    print_files(sorted(output.iterdir()))
     say(f"to see it: python -m http.server 8000 -d {output}, then open http://localhost:8000",
         quiet)
     return 0

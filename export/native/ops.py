@@ -21,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sterna.export.graph.builder import DOMAIN
 from sterna.export.graph.metadata import PROFILE_ATTRIBUTE, PROFILE_NAMES
 from sterna.model.cpp_library import CompileError, CppLibrary, NoCompilerError
+from sterna.model.layers import TernaryMatrix as LayerMatrix
 
 __all__ = ["KERNEL_VARIABLE", "OPS_SOURCES", "MissingCompilerError", "OpsError", "TernaryMatrix",
            "build_ops", "kernel_name", "register_ops", "with_ops"]
@@ -102,7 +103,7 @@ def register_ops(options: Any, library: Path) -> None:
     Raises
     ------
     OpsError
-        If onnxruntime cannot load the library, or the library does not fit this onnxruntime.
+        If onnxruntime cannot load the library.
     """
     try:
         options.register_custom_ops_library(str(library.resolve()))
@@ -110,10 +111,6 @@ def register_ops(options: Any, library: Path) -> None:
         raise OpsError(
             f"{library}: onnxruntime {onnxruntime.__version__} cannot load the operators "
             f"({' '.join(str(error).split())[:300]})") from error
-    refusal = _load(library).sterna_refusal()
-    if refusal is not None:
-        raise OpsError(f"{library}: does not fit onnxruntime {onnxruntime.__version__} "
-                       f"({refusal.decode()})")
 
 
 def with_ops(
@@ -178,16 +175,16 @@ class TernaryMatrix:
     """A packed ternary matrix, multiplied without onnxruntime: for tests and benchmarks.
 
     ``weight`` is ``[rows, columns]`` of -1, 0 and 1, ``kernel`` the name of one, empty for the one
-    that would be chosen. Raises OpsError if the library or the kernel cannot be used here, or the
-    weight is not a matrix of trits.
+    that would be chosen. Raises OpsError if the library or the kernel cannot be used here;
+    ValueError if the weight is not a matrix of trits.
     """
 
     def __init__(self, library: Path, weight: np.ndarray, kernel: str = "") -> None:
-        trits = _trits(weight)
-        self.rows, self.columns = trits.shape
+        turned = np.ascontiguousarray(LayerMatrix(weight).weight.T)
+        self.columns, self.rows = turned.shape
         self._library = _load(library)
         self._matrix = self._library.sterna_pack(
-            trits.ctypes.data, self.rows, self.columns, kernel.encode())
+            turned.ctypes.data, self.columns, self.rows, kernel.encode())
         if not self._matrix:
             raise OpsError(self._library.sterna_error().decode())
 
@@ -196,11 +193,9 @@ class TernaryMatrix:
             self._library.sterna_free(self._matrix)
 
     @property
-    def packed(self) -> np.ndarray:
-        """The packed bytes, uint8; a view."""
-        size = self._library.sterna_packed_bytes(self._matrix)
-        data = self._library.sterna_packed_data(self._matrix)
-        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(data))
+    def packed_bytes(self) -> int:
+        """Size of the packed matrix."""
+        return int(self._library.sterna_packed_bytes(self._matrix))
 
     def buffers(self, tokens: int) -> tuple[np.ndarray, np.ndarray]:
         """Zeroed acts int8 and acc int32, ``[tokens, filled up to 16]``."""
@@ -225,18 +220,6 @@ class TernaryMatrix:
         return acc[:, :self.rows]
 
 
-def _trits(weight: object) -> np.ndarray:
-    """A matrix of trits as int8; OpsError if the weight is not one."""
-    array = np.asarray(weight)
-    if array.ndim != 2 or array.dtype.kind not in "iuf":
-        raise OpsError(
-            f"a weight must be numbers [rows, columns], got {array.dtype} {list(array.shape)}")
-    for row, column in np.argwhere(~np.isin(array, (-1, 0, 1)))[:1]:
-        raise OpsError(
-            f"weight [{row}, {column}] is not -1, 0 or 1, but {array[row, column]}")
-    return np.ascontiguousarray(array, dtype=np.int8)
-
-
 def _load(path: Path) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path.resolve()))
@@ -245,12 +228,10 @@ def _load(path: Path) -> ctypes.CDLL:
     pointer, size, text = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
     for name, result, arguments in (
         ("error", text, ()),
-        ("refusal", text, ()),
         ("kernel", text, (text,)),
         ("pack", pointer, (pointer, size, size, text)),
         ("free", None, (pointer,)),
         ("packed_bytes", size, (pointer,)),
-        ("packed_data", pointer, (pointer,)),
         ("matmul", None, (pointer, pointer, size, pointer)),
     ):
         try:

@@ -28,7 +28,7 @@ from sterna.model.checks import whole_number
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.taps import Tap, ignore
 
-__all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "check_ops_form",
+__all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "check_ops_form", "graph_name",
            "has_two_bit_kernels", "open_session", "read_graph", "read_proto", "state_array",
            "step_with_taps", "thread_count", "token_array", "two_bit_blocks", "with_taps"]
 
@@ -124,6 +124,11 @@ def read_graph(source: Source) -> tuple[onnx.ModelProto, GraphInfo]:
         raise OnnxFileError(f"{source}: {error}") from error
 
 
+def graph_name(source: Source) -> str:
+    """What messages call a graph."""
+    return "the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source)
+
+
 def read_proto(path: str | Path) -> onnx.ModelProto:
     """Read an ONNX file; OnnxFileError if that cannot be, or it is cut off."""
     try:
@@ -195,7 +200,7 @@ class OnnxGraph(ABC):
     ) -> None:
         threads = thread_count(threads)
         proto, self.info = read_graph(source)
-        name = name or ("the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source))
+        name = name or graph_name(source)
         if self.info.kind is not self.kind:
             raise OnnxFileError(
                 f"{name}: expected a {self.kind.value} graph, got a {self.info.kind.value} graph")
@@ -221,13 +226,8 @@ class OnnxGraph(ABC):
         ``tokens`` whole numbers ``[batch, length]``, ``state`` ``[layers, batch, d]`` or None
         for the start. ``tap`` is called with every tensor asked for, int64, and with the
         logits, once for each token. Yields the logits ``[batch, n, vocab]`` of the n tokens of
-        each call, and the state after it.
-
-        Raises
-        ------
-        ValueError
-            If a shape is wrong, a token outside the vocabulary or the state outside of
-            its format.
+        each call, and the state after it. ValueError if a shape is wrong, a token outside the
+        vocabulary or the state outside of its format.
         """
 
     def run(
@@ -279,13 +279,7 @@ class OnnxStep(OnnxGraph):
         ``tokens`` whole numbers ``[batch]``, ``state`` ``[layers, batch, d]``. ``tap`` is
         called with every tensor asked for, int64, and with the logits. Returns logits
         ``[batch, vocab]`` and the new state ``[layers, batch, d]``: int32, or float32 in real
-        units for float forms.
-
-        Raises
-        ------
-        ValueError
-            If a shape is wrong, a token outside the vocabulary or the state outside of
-            its format.
+        units for float forms. Refuses what :meth:`advance` refuses.
         """
         tokens = token_array(tokens, ["batch"], self.info.config.vocab)
         logits, state, taps = self._call(tokens, state)

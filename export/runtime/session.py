@@ -23,6 +23,7 @@ from sterna.export.runtime.runtime import (
     OnnxStep,
     Source,
     check_ops_form,
+    graph_name,
     has_two_bit_kernels,
     read_graph,
     state_array,
@@ -96,9 +97,9 @@ class Session:
         proto, self.info = read_graph(source)
         """What the file says about itself: form, shape, profile, model."""
         if ops:     # refused before it is compiled, not after
-            check_ops_form(self.info.form, _name(source))
+            check_ops_form(self.info.form, graph_name(source))
         self._ops = _library(ops)
-        self._step = self._open(OnnxStep, proto, self.info, _name(source))
+        self._step = self._open(OnnxStep, proto, self.info, graph_name(source))
         if sequence is None and not isinstance(source, onnx.ModelProto):
             beside = sequence_path(source)
             sequence = beside if beside.exists() else None
@@ -107,9 +108,9 @@ class Session:
             proto, info = read_graph(sequence)
             if (info.model_sha256, info.form) != (self.info.model_sha256, self.info.form):
                 raise OnnxFileError(
-                    f"{_name(sequence)}: a sequence graph of another model or form than "
-                    f"{_name(source)}; export both again, or remove it")
-            self._row = self._open(OnnxSequence, proto, info, _name(sequence))
+                    f"{graph_name(sequence)}: a sequence graph of another model or form than "
+                    f"{graph_name(source)}; export both again, or remove it")
+            self._row = self._open(OnnxSequence, proto, info, graph_name(sequence))
 
     def _open(
         self, graph: type[_Graph], proto: onnx.ModelProto, info: GraphInfo, name: str,
@@ -277,10 +278,6 @@ def _library(ops: str | Path | bool | None) -> Path | None:
     if not isinstance(ops, (str, Path, bool)):
         raise ValueError(f"ops must be the path of a library, True or None, got {ops!r}")
     return build_ops() if ops is True else Path(ops)
-
-
-def _name(source: Source) -> str:
-    return "the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source)
 
 
 def _type(info: GraphInfo) -> str:

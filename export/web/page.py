@@ -15,7 +15,6 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -36,7 +35,7 @@ from sterna.model.tokenizer import ASCII_VOCAB
 from sterna.model.tokens.bpe import WORD_PATTERN
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
-__all__ = ["CHECK_PROMPT", "WEB_RUNTIME", "WEB_RUNTIME_VERSION", "WebPage", "WebRuntimeError",
+__all__ = ["CHECK_PROMPT", "WEB_RUNTIME", "WEB_RUNTIME_VERSION", "WebRuntimeError",
            "record_reference", "runtime_cache", "runtime_files", "write_page"]
 
 CHECK_PROMPT = "The for statement"
@@ -59,18 +58,10 @@ _PACKAGE = f"onnxruntime-web@{WEB_RUNTIME_VERSION}"
 _NPM_SECONDS = 600
 
 
-@dataclass(frozen=True, slots=True)
-class WebPage:
-    """A page that was written; its ``manifest`` is ``params.json``, which the page reads, too."""
-
-    folder: Path
-    manifest: Mapping[str, Any]
-
-
 def write_page(
     model: QuantizedModel, folder: str | Path, *, check_tokens: int = 64,
     runtime: Path | None = None, form: Form | str = Form.WEB,
-) -> WebPage:
+) -> Mapping[str, Any]:
     """Write the page of ``model``: sources, model, runtime and the recorded reference.
 
     Parameters
@@ -88,8 +79,8 @@ def write_page(
 
     Returns
     -------
-    WebPage
-        The same model gives the same bytes.
+    Mapping
+        The page's ``params.json``. The same model gives the same bytes.
 
     Raises
     ------
@@ -114,8 +105,7 @@ def write_page(
         record_reference(model, check_tokens), separators=(",", ":")) + "\n"
     contents["model.onnx"] = serialize(build(model, form, GraphKind.STEP))
     contents |= {_RUNTIME_NAMES[name]: data for name, data in runtime_files(runtime).items()}
-    manifest = write_folder(Path(folder), contents, _facts(model))
-    return WebPage(Path(folder), manifest)
+    return write_folder(Path(folder), contents, _facts(model))
 
 
 def record_reference(model: QuantizedModel, tokens: int) -> dict[str, Any]:

@@ -420,27 +420,18 @@ const Definition<GluOp> kGlu;
 const Definition<HeadOp> kHead;
 const Definition<TernaryMatMulOp> kTernaryMatMul;
 
-thread_local std::string g_refusal;
-
 }  // namespace
 }  // namespace sterna
-
-// Why the last registration in this thread was refused where onnxruntime could not be told: it
-// lacks the interface, without which no status can be made. Null for none.
-STERNA_PUBLIC const char* sterna_refusal() {
-    return sterna::g_refusal.empty() ? nullptr : sterna::g_refusal.c_str();
-}
 
 // What onnxruntime calls when a session registers the library.
 STERNA_PUBLIC sterna::ort::Status* RegisterCustomOps(
     sterna::ort::SessionOptions* options, const sterna::ort::ApiBase* base) {
     using namespace sterna::ort;
-    sterna::g_refusal.clear();
     const Api* const api = base->get_api(kApiVersion);
     if (!api) {
-        sterna::g_refusal = "it lacks version " + std::to_string(kApiVersion)
-                            + " of its own C interface";
-        return nullptr;
+        const std::string refusal =
+            "it lacks version " + std::to_string(kApiVersion) + " of its own C interface";
+        return call<Status*>(base->get_api(1), Entry::CreateStatus, kFail, refusal.c_str());
     }
     sterna::g_api = api;
     sterna::g_weight_type = sterna::takes_int2(base->get_version_string()) ? kInt2 : kInt8;

@@ -55,38 +55,35 @@ def check_message(errors: str, message: str = "sterna: interrupted") -> None:
     assert "Unused" not in errors
 
 
+COMMANDS: dict[str, tuple[str, Callable[[Path, str], bool], str]] = {
+    "a simulation compiles": (
+        "simulate tiny-c12 --unit mlgru --tokens 4 -o work",
+        lambda folder, said: bool(list(folder.rglob("Vtop*.cpp"))), "results.json"),
+    "Verilog is emitted": (
+        "simulate tiny --unit core -o work", lambda _, said: "emit the Verilog" in said, "*.v"),
+    "operators are compiled": (
+        "build-ops -o ops", lambda folder, said: bool(list(folder.rglob("*.o"))), "*.so"),
+    "a netlist is made": (
+        "synth tiny-c12 --target ecp5-85k --unit mlgru --no-cache",
+        lambda _, said: "synthesis" in said, ""),
+    "a text is evaluated": ("evaluate tiny", lambda _, said: "evaluating" in said, ""),
+    "a graph is compared": (
+        "export tiny -o m.onnx --check 40000", lambda _, said: "compare" in said, ""),
+}
+"""What is at work: a command, when to press, and the files of which none may be left, if any."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("group", WAYS)
-def test_while_a_simulation_compiles(
-    tmp_path: Path, group: bool, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize(("work", "group"), [
+    *((work, True) for work in COMMANDS),
+    pytest.param("a simulation compiles", False, marks=pytest.mark.long)])
+def test_while(work: str, group: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STERNA_CACHE", "0")
-    work = tmp_path / "work"
-    interrupted(
-        tmp_path, ("simulate", "tiny-c12", "--unit", "mlgru", "--tokens", 4, "-o", work),
-        lambda out, err: bool(list(work.rglob("Vtop*.cpp"))), group=group)
-    assert not list(work.rglob("results.json"))
-
-
-@pytest.mark.slow
-def test_while_verilog_is_emitted(tmp_path: Path) -> None:
-    interrupted(tmp_path, ("simulate", "tiny", "--unit", "core", "-o", tmp_path / "work"),
-                lambda out, err: "emit the Verilog" in err)
-    assert not list((tmp_path / "work").rglob("*.v"))
-
-
-@pytest.mark.slow
-def test_while_operators_are_compiled(tmp_path: Path) -> None:
-    interrupted(tmp_path, ("build-ops", "-o", tmp_path / "ops"),
-                lambda out, err: bool(list((tmp_path / "ops").rglob("*.o"))))
-    assert not list((tmp_path / "ops").rglob("*.so"))
-
-
-@pytest.mark.slow
-def test_while_a_netlist_is_made(tmp_path: Path) -> None:
-    interrupted(
-        tmp_path, ("synth", "tiny-c12", "--target", "ecp5-85k", "--unit", "mlgru", "--no-cache"),
-        lambda out, err: "synthesis" in err)
+    monkeypatch.chdir(tmp_path)
+    command, ready, unfinished = COMMANDS[work]
+    interrupted(tmp_path, tuple(command.split()), lambda out, err: ready(tmp_path, err),
+                group=group)
+    assert not unfinished or not list(tmp_path.rglob(unfinished))
 
 
 @pytest.mark.slow
@@ -96,17 +93,6 @@ def test_while_claims_are_proven(tmp_path: Path, group: bool) -> None:
         tmp_path, (), lambda out, err: len(list(tmp_path.glob("sterna-proof-*/yosys.log"))) == 2,
         group=group, program=(PROVE,), message="interrupted")
     assert not list(tmp_path.glob("sterna-proof-*"))
-
-
-@pytest.mark.slow
-def test_while_a_text_is_evaluated(tmp_path: Path) -> None:
-    interrupted(tmp_path, ("evaluate", "tiny"), lambda out, err: "evaluating" in err)
-
-
-@pytest.mark.slow
-def test_while_a_graph_is_compared(tmp_path: Path) -> None:
-    interrupted(tmp_path, ("export", "tiny", "-o", tmp_path / "m.onnx", "--check", 40000),
-                lambda out, err: "compare" in err)
 
 
 @pytest.mark.slow

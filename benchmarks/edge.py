@@ -30,10 +30,9 @@ from typing import Any
 import edge_contestants as contestants
 from edge_peers import PRODUCT_BASES, Ggml, Native, find_ggml, products
 from edge_report import all_tables, left_out, write_reports
-from edge_timing import describe_machine, describe_versions, measure, summarise
+from timing import describe_machine, describe_versions, measure, summarise
 
 from sterna.cli.terminal.console import progress_bar, say
-from sterna.cli.terminal.tables import Table
 from sterna.export.graph.metadata import GraphKind
 from sterna.export.native.ops import OpsError, build_ops
 from sterna.model.config import ModelConfig
@@ -209,7 +208,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"interrupted; {options.output.with_suffix('.json')} has the sizes that are done")
         return 130
     for table in all_tables(record):
-        Table(table.title, table.columns, table.rows).print(width=160)
+        table.print(width=160)
     for name, reason in left_out(record).items():
         say(f"left out: {name}: {reason}")
     for suffix in (".json", ".md", ".svg"):

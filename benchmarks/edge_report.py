@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from sterna.cli.terminal.tables import Table
 from sterna.model.files import write_atomically
 
-__all__ = ["Table", "all_tables", "draw", "left_out", "markdown", "write_reports"]
+__all__ = ["all_tables", "draw", "left_out", "markdown", "write_reports"]
 
 Record = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table: ``rows`` of strings under ``columns``."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
 
 
 def figure(value: float) -> str:

@@ -9,11 +9,14 @@ the graph with LinearAttention is.
 from __future__ import annotations
 
 import time
+from functools import partial
 from statistics import median
 
 import numpy as np
 import onnxruntime
+from timing import measure
 
+from sterna.cli.terminal.tables import Table
 from sterna.model.config import ModelConfig
 from sterna.model.onnx_float.writer import flat, float_graph
 from sterna.model.stack.language_model import LanguageModel
@@ -34,27 +37,26 @@ def session(model: LanguageModel, use_it: bool) -> onnxruntime.InferenceSession:
 
 def main() -> None:
     """Print the table."""
-    print(f"{'mixer':8}{'d':>5}{'batch':>7}{'tokens':>8}{'plain ms':>10}{'LinearAttention ms':>20}"
-          f"{'times faster':>14}")
+    rows = []
     for mixer in ("mlgru", "hgrn2", "linear"):
         for d in WIDTHS:
             model = LanguageModel(ModelConfig(
                 d=d, layers=1, dff=d, vocab=256, mixer=mixer, weights="float"))
-            sessions = [session(model, use_it) for use_it in (False, True)]
+            sessions = {name: session(model, name == "fused") for name in ("plain", "fused")}
             for batch, tokens in SHAPES:
                 text = np.random.default_rng(0).integers(0, 256, (batch, tokens))
                 state = [each.numpy() for each in flat(model.initial_state(batch))]
-                seconds: list[list[float]] = [[], []]
-                for _ in range(REPEATS):
-                    for each, spent in zip(sessions, seconds, strict=True):
-                        names = [value.name for value in each.get_inputs()]
-                        feed = dict(zip(names, [text, *state], strict=True))
-                        start = time.perf_counter()
-                        each.run(["logits"], feed)
-                        spent.append(time.perf_counter() - start)
-                plain, fused = (median(each) * 1e3 for each in seconds)
-                print(f"{mixer:8}{d:5}{batch:7}{tokens:8}{plain:10.2f}{fused:20.2f}"
-                      f"{plain / fused:14.2f}", flush=True)
+                calls = {}
+                for name, each in sessions.items():
+                    names = [value.name for value in each.get_inputs()]
+                    feed = dict(zip(names, [text, *state], strict=True))
+                    calls[name] = partial(each.run, ["logits"], feed)
+                taken = measure(calls, rounds=REPEATS, clock=time.perf_counter)
+                plain, fused = (median(each) * 1e3 for each in taken.values())
+                rows.append((mixer, d, batch, tokens, f"{plain:.2f}", f"{fused:.2f}",
+                             f"{plain / fused:.2f}"))
+    Table(None, ("mixer", "d", "batch", "tokens", "plain ms", "LinearAttention ms",
+                 "times faster"), rows).print()
 
 
 if __name__ == "__main__":

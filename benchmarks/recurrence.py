@@ -3,23 +3,22 @@
     python benchmarks/recurrence.py [--threads 1] [--repeats 15] [--grid]
 
 Prints milliseconds (the best of runs that take turns) for every shape: the plain loop, torch's two
-forms, of which ``mlgru_scan`` picks the one marked, and the compiled kernel; and how many times as
-fast as the loop the marked form and the kernel are. ``--grid`` compares torch's two forms only, on
-the shapes that the choice between them was made from. One thread is timed by its time on a core,
-more by the clock on the wall.
+forms, of which ``mlgru_scan`` picks the one chosen, and the compiled kernel; and how many times as
+fast as the loop the chosen form and the kernel are. ``--grid`` compares torch's two forms only, on
+the shapes that the choice between them was made from.
 """
 
 from __future__ import annotations
 
 import argparse
 import platform
-import time
 from collections.abc import Callable
 
 import torch
-from step_time import best_milliseconds
+from timing import best_milliseconds
 from torch import Tensor
 
+from sterna.cli.terminal.tables import Table
 from sterna.model.native_cpu.kernels import cpu_kernels
 from sterna.model.network.recurrence import (
     mlgru_scan,
@@ -74,7 +73,6 @@ def main() -> None:
     parser.add_argument("--grid", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    clock = time.thread_time if options.threads == 1 else time.perf_counter
     forms: dict[str, Scan] = {"sequential": scan_sequential, "chunked": scan_chunked}
     if not options.grid:
         forms = {"loop": naive_mlgru, **forms}
@@ -83,16 +81,17 @@ def main() -> None:
             forms["kernel"] = kernels.mlgru_scan
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {options.threads} "
           f"threads, best of {options.repeats}, ms")
-    print(f"{'time':>6}{'batch':>7}{'d':>7}" + "".join(f"{name:>13} " for name in forms))
+    rows = []
     for shape in GRID if options.grid else SHAPES:
         inputs = make_inputs(*shape)
-        best = best_milliseconds(
-            {name: passes(form, inputs) for name, form in forms.items()}, options.repeats, clock)
+        best = best_milliseconds({name: passes(form, inputs) for name, form in forms.items()},
+                                 options.repeats, options.threads)
         chosen = chosen_form(inputs)
-        cells = "".join(f"{best[name]:13.3f}{'*' if name == chosen else ' '}" for name in forms)
-        gains = "".join(f"{best['loop'] / best[name]:7.1f}x" for name in (chosen, "kernel")
-                        if "loop" in best and name in best)
-        print(f"{shape[0]:6}{shape[1]:7}{shape[2]:7}{cells} {gains}")
+        gains = [f"{best['loop'] / best[name]:.1f}" for name in (chosen, "kernel")
+                 if "loop" in best and name in best]
+        rows.append((*shape, *(f"{best[name]:.3f}" for name in forms), chosen, *gains))
+    gain = ("loop / chosen", "loop / kernel")[:0 if options.grid else 2 if "kernel" in forms else 1]
+    Table(None, ("time", "batch", "d", *forms, "chosen", *gain), rows).print(width=100)
 
 
 if __name__ == "__main__":

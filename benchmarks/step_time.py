@@ -6,8 +6,7 @@ Takes turns: a step with torch's operators, a step with the compiled kernels, an
 a step alone, by torch (in the form that it takes fastest: see ``sterna.model.training.train``).
 These are three for each projection: its outputs, and the gradients of its inputs and of its
 weights. Prints the best milliseconds of each and what the two steps are of the products. Batch and
-window are the recipe's. One thread is timed by its time on a core, more by the clock on the wall,
-which on a busy machine shows how they wait for each other: look at the load.
+window are the recipe's. With several threads look at the load: they wait for each other.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import time
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from edge_timing import describe_machine
+from timing import best_milliseconds, describe_machine
 from torch import Tensor
 
+from sterna.cli.terminal.tables import Table
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
 from sterna.model.native_cpu.kernels import cpu_kernels
 from sterna.model.network.kernels import Kernels, use_kernels
@@ -78,19 +77,6 @@ def products_of_step(config: ModelConfig) -> Callable[[], None]:
     return products
 
 
-def best_milliseconds(
-    forms: dict[str, Callable[[], None]], repeats: int, clock: Callable[[], float],
-) -> dict[str, float]:
-    """The fastest of so many runs of each, which take turns."""
-    best = dict.fromkeys(forms, float("inf"))
-    for _ in range(repeats):
-        for name, form in forms.items():
-            start = clock()
-            form()
-            best[name] = min(best[name], 1e3 * (clock() - start))
-    return best
-
-
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -104,8 +90,7 @@ def main() -> None:
     print(f"torch {torch.__version__}, Python {platform.python_version()}, "
           f"{describe_machine()['processor']}, "
           f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores; best of {options.repeats}, ms")
-    print(f"{'model':8}{'threads':>8}{'products':>10}{'torch':>9}{'kernels':>9}"
-          f"{'torch / products':>18}{'kernels / products':>20}{'torch / kernels':>17}")
+    rows = []
     torch.set_float32_matmul_precision("medium")
     for name in options.config:
         config = ModelConfig.named(name)
@@ -113,12 +98,11 @@ def main() -> None:
                  "kernels": training_step(config, kernels)}
         for threads in options.threads:
             torch.set_num_threads(threads)
-            # Of one thread, what others take from it does not count.
-            clock = time.thread_time if threads == 1 else time.perf_counter
-            found = best_milliseconds(forms, options.repeats, clock)
-            products, before, after = found["products"], found["torch"], found["kernels"]
-            print(f"{name:8}{threads:8}{products:10.2f}{before:9.2f}{after:9.2f}"
-                  f"{before / products:18.2f}{after / products:20.2f}{before / after:17.2f}")
+            products, before, after = best_milliseconds(forms, options.repeats, threads).values()
+            rows.append((name, threads, *(f"{figure:.2f}" for figure in (
+                products, before, after, before / products, after / products, before / after))))
+    Table(None, ("model", "threads", "products", "torch", "kernels", "torch / products",
+                 "kernels / products", "torch / kernels"), rows).print(width=100)
 
 
 if __name__ == "__main__":

@@ -2,20 +2,20 @@
 
     python benchmarks/threads.py --threads 2
 
-Prints medians in microseconds and the median ratio of interleaved calls, each after a call of the
-same session that is not timed.
+Prints medians in microseconds by the clock on the wall, and the median ratio of a round.
 """
 
 from __future__ import annotations
 
 import argparse
 import platform
-import statistics
 import time
+from functools import partial
 
 import numpy as np
 import onnx
 import onnxruntime
+from timing import measure, summarise
 
 from sterna.cli.terminal.tables import Table
 from sterna.export.forms.forms import Form, build
@@ -42,17 +42,12 @@ def main() -> None:
             sessions = [open_session(proto, form.value, count) for count in (1, threads)]
             state = np.zeros((2, 1, d), np.int32 if form.exact else np.float32)
             feed = {"token": np.array([65]), "state": state}
-            times: list[list[float]] = [[], []]
-            for _ in range(rounds):
-                for session, taken in zip(sessions, times, strict=True):
-                    session.run(None, feed)
-                    start = time.perf_counter()
-                    session.run(None, feed)
-                    taken.append(time.perf_counter() - start)
-            ratio = statistics.median(
-                one / more for one, more in zip(*times, strict=True))
-            rows.append((d, form.value, *(f"{statistics.median(each) * 1e6:.0f}"
-                                          for each in times), f"{ratio:.2f}"))
+            found = summarise(measure(
+                {count: partial(session.run, None, feed)
+                 for count, session in zip(("one", "more"), sessions, strict=True)},
+                rounds=rounds, clock=time.perf_counter), ["one"])
+            rows.append((d, form.value, *(f"{each['us'][1]:.0f}" for each in found.values()),
+                         f"{found['more']['speed']['one'][1]:.2f}"))
     Table(
         f"one step, 2 layers, S16; onnxruntime {onnxruntime.__version__}, onnx "
         f"{onnx.__version__}, {platform.machine()}",

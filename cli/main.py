@@ -1,9 +1,4 @@
-"""The ``sterna`` command.
-
-Exit codes: 0 success, 1 a check failed (a mismatch, a simulation that hangs), 2 bad
-input or a missing tool, 130 interrupted. Errors are one line on standard error.
-Without arguments it prints a short guide on standard output and exits with 0.
-"""
+"""The ``sterna`` command; docs/architecture.md has its exit codes."""
 
 from __future__ import annotations
 
@@ -116,11 +111,10 @@ def _exit_code(error: Exception) -> int | None:
     """The exit code of an error; None for one that can only be a defect of ours."""
     if isinstance(error, (SimulationError, YosysError, PlaceRouteError, FloatingPointError)):
         return _CHECK_FAILED
-    if isinstance(error, (ValueError, OSError, MissingToolError)) or _is_usage(error):
-        return _BAD_INPUT
-    if _is_out_of_memory(error):
-        return _BAD_INPUT
-    if isinstance(error, ModuleNotFoundError) and _top(error) in _EXTRAS:
+    if isinstance(error, ModuleNotFoundError):
+        return _BAD_INPUT if _top(error) in _EXTRAS else None
+    if (isinstance(error, (ValueError, OSError, MissingToolError)) or _is_usage(error)
+            or _is_out_of_memory(error)):
         return _BAD_INPUT
     return None
 

@@ -105,12 +105,6 @@ def odd_model(profile: NumericProfile) -> QuantizedModel:
     return random_model(ODD, profile, seed=7)
 
 
-@pytest.fixture
-def odd_file(tmp_path: Path) -> Path:
-    """A small random model whose vocabulary is not the byte tokenizer's."""
-    return random_model(ODD, PROFILES["C12"], 3).save(tmp_path / "odd.safetensors")
-
-
 def faulty_weight(model: QuantizedModel) -> QuantizedModel:
     """The same model but for one weight, in column 7 of row 5 of ``layer1.glu.down``."""
     name = "layer1.glu.down"

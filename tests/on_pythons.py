@@ -3,10 +3,9 @@
     python tests/on_pythons.py                  # all that are found
     python tests/on_pythons.py 3.13 ../python   # these: versions, or interpreters
 
-A version is looked for as ``pythonX.Y`` on the PATH and among pyenv's. Each gets what
-``make .venv/.test`` installs, in build/pythons/X.Y, and runs ``make test-fast``; further
-words after ``--`` go to pytest in place of that. Exits with 1 if one failed, and with 2 if
-none was found; a version that is not on this machine is named, and is no failure.
+A version is looked for as ``pythonX.Y`` on the PATH and among pyenv's. Each runs ``make test-fast``
+in a venv in build/pythons/X.Y. Exits with 1 if one failed, and with 2 if none was found; a version
+that is not on this machine is named, and is no failure.
 """
 
 from __future__ import annotations
@@ -54,31 +53,26 @@ def version_of(python: Path) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def run_tests(python: Path, pytest_arguments: Sequence[str]) -> int:
+def run_tests(python: Path) -> int:
     """Install everything for one interpreter and run the tests; return the exit code."""
     # Absolute, or make would take another interpreter of the same name; not resolved, so that
     # a virtual environment stays one.
     venv = f"build/pythons/{'.'.join(version_of(python).split('.')[:2])}"
-    make = ["make", "-C", str(ROOT), f"PYTHON={python.absolute()}", f"VENV={venv}"]
-    if not pytest_arguments:
-        return subprocess.run([*make, "test-fast"], check=False).returncode
-    made = subprocess.run([*make, f"{venv}/.test"], check=False).returncode
-    return made or subprocess.run(
-        [ROOT / venv / "bin" / "pytest", *pytest_arguments], cwd=ROOT, check=False).returncode
+    return subprocess.run(["make", "-C", str(ROOT), f"PYTHON={python.absolute()}", f"VENV={venv}",
+                           "test-fast"], check=False).returncode
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the tests on the Pythons that are named, or else on all claimed ones."""
-    at = list(arguments).index("--") if "--" in arguments else len(arguments)
     lines: list[str] = []
     codes: list[int] = []
-    for name in arguments[:at] or claimed_versions():
+    for name in arguments or claimed_versions():
         python = find_python(name)
         if python is None:
             lines.append(f"{name}: not found on this machine")
             continue
         started = time.monotonic()
-        codes.append(run_tests(python, arguments[at + 1:]))
+        codes.append(run_tests(python))
         lines.append(f"{name}: {version_of(python)} at {python}, "
                      f"{'passed' if codes[-1] == 0 else f'FAILED ({codes[-1]})'} "
                      f"in {time.monotonic() - started:.0f} s")

@@ -9,7 +9,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,12 @@ from command_line import refusal, run
 from sterna.cli.main import app
 from sterna.hw.catalog import UNITS
 from sterna.hw.flow.target import TARGETS
-from sterna.model.config import NAMED_CONFIGS
+from sterna.model.config import NAMED_CONFIGS, ModelConfig
 from sterna.model.extras import install_command
+from sterna.model.profile import PROFILES
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import BUNDLED, bundled_heldout, bundled_path
+from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import decode
 
 pytestmark = pytest.mark.usefixtures("no_seconds")
@@ -160,27 +161,6 @@ def test_a_write_that_fails_half_way_leaves_nothing(tmp_path: Path, action: str)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_read_only_folder_is_named() -> None:
-    # Root may write anywhere, so it becomes nobody, once everything has been imported.
-    code = ("import os, sys\n"
-            "from sterna.cli.main import main\n"
-            "arguments = ['export', 'tiny', '--check', '0', '-o']\n"
-            "assert main([*arguments, sys.argv[1]]) == 0\n"
-            "os.geteuid() or os.seteuid(65534)\n"
-            "sys.exit(main([*arguments, sys.argv[2]]))")
-    with tempfile.TemporaryDirectory() as base:
-        os.chmod(base, 0o755)
-        folder = Path(base) / "locked"
-        folder.mkdir(mode=0o555)
-        target = folder / "m.onnx"
-        result = subprocess.run(
-            [sys.executable, "-c", code, f"{base}/m.onnx", str(target)], capture_output=True,
-            text=True, check=False)
-        assert (result.returncode, result.stderr) == (
-            2, f"sterna: {target}: cannot write (Permission denied)\n")
-        assert not list(folder.iterdir())
-
-
 @pytest.mark.parametrize(("simulator", "hint"), [
     ("verilator", "g++"), ("icarus", "apt-get install iverilog")])
 def test_missing_tools_are_named(
@@ -242,6 +222,8 @@ def test_the_help_lists_every_command_with_a_sentence_and_an_example(capsys: Cap
 
 CONFIGS, UNKNOWN_CHARACTER = ", ".join(NAMED_CONFIGS), (
     "--prompt 'héllo' has the character 'é', and this model knows only ASCII characters\n")
+NO_TEXTS = {"empty": ": the text must have at least ", "binary": ": not UTF-8 text",
+            "none": ": cannot read the text (No such file or directory)"}
 BAD_INPUT = [
     ("info nope", "nope: cannot read the quantised model"),
     (f"evaluate {shlex.quote(__file__)}", "not a Sterna quantised model"),
@@ -309,18 +291,54 @@ BAD_INPUT = [
     ("report tiny --quant-lanes 24", "quant_lanes (24) must be a multiple of rows"),
     ("report tiny --clock-mhz 0 -o r.html", "the clock must be a positive number of MHz, got 0"),
     ("report tiny -o report.txt", "--output must end in .html, got report.txt"),
+    # Operators are not compiled for what is refused.
+    *((f"generate {options} --ops", message) for options, message in (
+        ("tnyi", "tnyi: cannot read"), ("tiny --tokens 0", "--tokens must be a whole"),
+        ("tiny --threads 0", "threads must be a whole"), ("tiny --top-p 2", "top_p must"),
+        ("micro --prompt é", "knows only ASCII characters"), ("tiny --form ''", "got ''"))),
+    # Files of the test.
+    ("verilog other.onnx --unit mac -o x", "made from a quantised model: give that one"),
+    ("verilog other.pt --unit mac -o x", "a checkpoint has to be quantised first: sterna quantize"),
+    ("info cut.safetensors", "truncated or damaged"),
+    *((f"{command} --text {text}.txt", f"{text}.txt{message}")
+      for command in ("evaluate tiny", "simulate tiny --unit mlgru", "train --steps 1")
+      for text, message in NO_TEXTS.items()),
+    *((f"{command} odd.safetensors {options}",
+       "the bundled text has the byte 84 at offset 0, and this model knows only the bytes "
+       f"0 to 64: {hint}")
+      for command, options, hint in (
+          ("simulate", "--unit mlgru", "give another text with --text"),
+          ("evaluate", "", "give another text with --text"),
+          ("export", "-o m.onnx", "skip the check with --check 0"))),
 ]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of files that a command refuses: of another kind, cut off, no text, another
+    vocabulary."""
+    folder = tmp_path_factory.mktemp("files")
+    odd = random_model(ModelConfig(d=12, layers=2, dff=21, vocab=65), PROFILES["C12"], 3).save(
+        folder / "odd.safetensors").read_bytes()
+    for name, content in (
+            ("other.onnx", b"something else"), ("other.pt", b"something else"),
+            ("cut.safetensors", odd[:-5]), ("empty.txt", b""),
+            ("binary.txt", b"fine until here \xff\xfe")):
+        (folder / name).write_bytes(content)
+    return folder
 
 
 @pytest.mark.parametrize(("command", "message"), BAD_INPUT, ids=lambda text: ascii(text)[:60])
 def test_bad_input_is_one_line_and_exit_code_2(
-    capsys: Capture, tmp_path: Path, monkeypatch: Patch, command: str, message: str,
+    capsys: Capture, files: Path, monkeypatch: Patch, command: str, message: str,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(files)
+    monkeypatch.setattr("sterna.export.native.ops.build_ops", None)
+    before = sorted(files.iterdir())
     error = refusal(capsys, *shlex.split(command))
     assert message in error
     assert "Value error" not in error
-    assert not list(tmp_path.iterdir())
+    assert sorted(files.iterdir()) == before
 
 
 @pytest.mark.parametrize(("error", "message"), [
@@ -340,22 +358,6 @@ def test_too_little_memory_is_one_line(
 
     monkeypatch.setattr("sterna.cli.main.app", fail)
     assert refusal(capsys, "train") == f"sterna: {message}\n"
-
-
-@pytest.mark.parametrize(("suffix", "message"), [
-    (".onnx", "an ONNX file is made from a quantised model: give that one"),
-    (".pt", "a checkpoint has to be quantised first: sterna quantize")])
-def test_a_file_of_another_kind_is_told(
-    capsys: Capture, tmp_path: Path, suffix: str, message: str,
-) -> None:
-    path = tmp_path / f"m{suffix}"
-    path.write_bytes(b"something else")
-    assert message in refusal(capsys, "verilog", path, "--unit", "mac", "-o", tmp_path / "out")
-
-
-def test_a_truncated_model_is_refused(capsys: Capture, odd_file: Path) -> None:
-    odd_file.write_bytes(odd_file.read_bytes()[:-5])
-    assert "truncated or damaged" in refusal(capsys, "info", odd_file)
 
 
 def test_another_shape_is_not_resumed(capsys: Capture, tmp_path: Path) -> None:
@@ -388,28 +390,6 @@ def test_chat_refuses_what_build_refuses_before_it_compiles(
 # Texts ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (b"", "bytes, got 0"),
-    (b"fine until here \xff\xfe", "not UTF-8"),
-    (None, "cannot read the text (No such file or directory)"),
-])
-@pytest.mark.parametrize("command", [
-    "evaluate tiny", "simulate tiny --unit mlgru", "train --steps 1"])
-def test_a_text_that_is_none_is_named(
-    capsys: Capture, tmp_path: Path, monkeypatch: Patch,
-    content: bytes | None, message: str, command: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "text.txt"
-    if content is not None:
-        path.write_bytes(content)
-    code, _, err = run(capsys, *command.split(), "--text", path)
-    assert code == 2
-    assert str(path) in err
-    assert message in err
-    assert err.count("\n") == 1
-
-
 def test_a_text_that_a_model_cannot_read_is_named_with_the_place(
     capsys: Capture, tmp_path: Path,
 ) -> None:
@@ -432,18 +412,6 @@ def test_a_text_that_a_model_cannot_read_is_named_with_the_place(
     assert "has too little text that a vocabulary of 128 can spell: 0 bytes to train on" in run(
         capsys, "train", "--config", "micro", "--steps", 1, "--text", text,
         "-o", tmp_path / "run")[2]
-
-
-@pytest.mark.parametrize(("command", "hint"), [
-    ("simulate {} --unit mlgru", "give another text with --text"),
-    ("evaluate {}", "give another text with --text"),
-    ("export {} -o m.onnx", "skip the check with --check 0")])
-def test_a_vocabulary_that_does_not_spell_the_bundled_text_is_told(
-    capsys: Capture, odd_file: Path, command: str, hint: str,
-) -> None:
-    message = refusal(capsys, *command.format(odd_file).split())
-    assert "the bundled text has the byte" in message
-    assert f"this model knows only the bytes 0 to 64: {hint}" in message
 
 
 # Outputs ----------------------------------------------------------------------------
@@ -483,17 +451,6 @@ def test_a_file_in_the_place_of_a_folder_or_the_reverse_is_refused_before_the_wo
         code, out, err = run(capsys, *command.split(), "-o", output)
         assert (code, out) == (2, "")
         assert f"sterna: --output {message}" in err
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    ("tnyi", "tnyi: cannot read"), ("tiny --tokens 0", "--tokens must be a whole"),
-    ("tiny --threads 0", "threads must be a whole"), ("tiny --top-p 2", "top_p must"),
-    ("micro --prompt é", "knows only ASCII characters"), ("tiny --form ''", "got ''")])
-def test_operators_are_not_compiled_for_what_is_refused(
-    capsys: Capture, monkeypatch: Patch, options: str, message: str,
-) -> None:
-    monkeypatch.setattr("sterna.export.native.ops.build_ops", None)
-    assert message in refusal(capsys, "generate", *shlex.split(options), "--ops")
 
 
 # Hints on what to install -------------------------------------------------------------

@@ -196,7 +196,7 @@ def test_the_path_in_the_library_page_is_short() -> None:
 # The checks themselves ---------------------------------------------------------------
 
 
-def test_a_broken_link_and_a_wrong_name_are_noticed() -> None:
+def test_the_checks_notice_what_is_wrong(tmp_path: Path) -> None:
     page = ROOT / "docs" / "numerics.md"
     text = "[a](onnx.md) [b](gone.md) [c](onnx.md#interface) [d](onnx.md#nothing) [e](#notation)"
     assert broken_links(page, text) == ["gone.md", "onnx.md#nothing"]
@@ -205,6 +205,8 @@ def test_a_broken_link_and_a_wrong_name_are_noticed() -> None:
             "sterna.hw.gone.MacParams")
     assert missing_names(text) == [
         "model/gone.py", "sterna.model.quantized.integer.gone", "sterna.hw.gone.MacParams"]
+    (tmp_path / "a.html").write_text('<p id="x"><a href="#x"><a href="#y"><a href="b.html">')
+    assert dead_ends(tmp_path) == ["a.html: #y", "a.html: b.html"]
 
 
 @pytest.mark.parametrize("line", [
@@ -214,16 +216,13 @@ def test_a_broken_link_and_a_wrong_name_are_noticed() -> None:
     "sterna train --config nano --mixer '3*mlgru + window'",
 ])
 def test_a_wrong_command_line_is_noticed(line: str) -> None:
-    (words,) = command_lines(line)
-    with pytest.raises(Exception, match=r"(?i)no |missing|one of|valid integer|layers"):
-        check_call(words)
-
-
-def test_command_lines_are_found_in_a_session() -> None:
-    session = "$ make demo\nsterna demo: tiny\n$ .venv/bin/sterna info \\\n  tiny | head # short\n"
-    assert command_lines(session) == [["make", "demo"], ["sterna", "info", "tiny"]]
-    assert command_lines("cd build && sterna info 'a b'\n# make nothing\n") == [
-        ["sterna", "info", "a b"]]
+    # In a session, where lines without a prompt are output, and in a script.
+    session = f"$ {line} | head # short\nsterna demo: tiny\n"
+    for block in (session, f"cd build && {line}\n# make nothing\n"):
+        (words,) = command_lines(block)
+        assert words == shlex.split(line)
+        with pytest.raises(Exception, match=r"(?i)no |missing|one of|valid integer|layers"):
+            check_call(words)
 
 
 # README and site ----------------------------------------------------------------------
@@ -312,20 +311,6 @@ def test_every_page_is_in_the_contents_once() -> None:
 def test_every_public_name_of_the_api_pages_is_there_with_a_docstring(module: str) -> None:
     assert importlib.import_module(module).__doc__
     assert undocumented(module) == []
-
-
-def test_the_checks_notice_what_is_wrong(tmp_path: Path) -> None:
-    contents = "docs/a\n```{toctree}\n:hidden:\n\ndocs/b\nC\n```\ndocs/d\n"
-    assert listed(contents) == ["docs/b", "C"]
-    (tmp_path / "a.html").write_text('<p id="x"><a href="#x"><a href="#y"><a href="b.html">')
-    assert dead_ends(tmp_path) == ["a.html: #y", "a.html: b.html"]
-    # A dataclass without a docstring is given its signature, and a function of a test has none.
-    module = sys.modules[__name__]
-    module.__all__ = ["public_names", "listed"]
-    try:
-        assert undocumented(__name__) == ["public_names"]
-    finally:
-        del module.__all__
 
 
 def test_what_the_library_page_imports_has_a_place_in_the_api_pages() -> None:

@@ -10,9 +10,9 @@ import json
 
 import edge
 import edge_report
-import edge_timing
 import numpy as np
 import pytest
+import timing
 
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
@@ -107,7 +107,7 @@ def test_a_folder_without_ggml_is_refused(tmp_path, capsys):
 
 
 def test_examples_in_the_benchmark_hold():
-    for module in (edge, edge_timing, edge_report):
+    for module in (edge, timing, edge_report):
         found = doctest.testmod(module)
         assert (found.failed, found.attempted > 0) == (0, True)
 
@@ -115,12 +115,12 @@ def test_examples_in_the_benchmark_hold():
 def test_a_call_of_each_in_turn_is_timed():
     order: list[str] = []
     calls = {name: lambda name=name: order.append(name) for name in ("a", "b")}
-    taken = edge_timing.measure(calls, rounds=2, cold=False, seconds=60)
+    taken = timing.measure(calls, rounds=2, cold=False, seconds=60)
     assert order == ["a", "b", "a", "a", "b", "b", "b", "b", "a", "a"]
-    summary = edge_timing.summarise(taken, ["a", "c"])
+    summary = timing.summarise(taken, ["a", "c"])
     assert summary["a"]["speed"] == {"a": [1.0, 1.0, 1.0]}
     with pytest.raises(ValueError, match="rounds must be at least 1"):
-        edge_timing.measure(calls, rounds=0, cold=False, seconds=1)
+        timing.measure(calls, rounds=0, cold=False, seconds=1)
 
 
 def test_dense_model_is_the_integer_model_in_float(tmp_path):

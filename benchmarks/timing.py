@@ -1,10 +1,9 @@
-"""Interleaved timing: one call of each contestant in turn, so that noise hits all alike.
-
-And where and with what a measurement was made.
-"""
+"""What the benchmarks share: one call of each contestant in turn, so that noise hits all alike;
+and where and with what a measurement was made."""
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -17,8 +16,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["Calls", "describe_machine", "describe_versions", "flush_caches", "measure",
-           "quartiles", "summarise"]
+__all__ = ["Calls", "best_milliseconds", "describe_machine", "describe_versions", "flush_caches",
+           "measure", "quartiles", "summarise"]
 
 Calls: TypeAlias = Mapping[str, Callable[[], object]]
 Samples: TypeAlias = dict[str, list[float]]
@@ -44,14 +43,16 @@ def _last_level_mib() -> int:
 
 
 def measure(
-    calls: Calls, *, rounds: int, cold: bool, seconds: float,
+    calls: Calls, *, rounds: int, cold: bool = False, seconds: float = math.inf,
+    clock: Callable[[], float] = time.process_time,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Samples:
-    """Time every call, one of each in turn, ``rounds`` times; seconds of the processor, by name.
+    """Time every call, one of each in turn, ``rounds`` times; seconds by ``clock``, by name.
 
     Warm, an untimed call goes before each timed one, so caches hold what it needs; ``cold`` reads
     other memory in between, more than the caches hold. No new round begins after ``seconds``, but
-    three are made at least. ``progress(done, wanted)`` is called after each.
+    three are made at least. ``progress(done, wanted)`` is called after each. The clock is of the
+    processor, not on the wall: others may have the processor in between.
     """
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1, got {rounds}")
@@ -71,12 +72,22 @@ def measure(
                 flush_caches()
             else:
                 call()
-            # Not by the clock on the wall: others may have the processor in between.
-            start = time.process_time()
+            start = clock()
             call()
-            taken[name].append(time.process_time() - start)
+            taken[name].append(clock() - start)
         progress(done + 1, rounds)
     return taken
+
+
+def best_milliseconds(calls: Calls, repeats: int, threads: int) -> dict[str, float]:
+    """The fastest of so many runs of each.
+
+    One thread by its time on a core, where what others take does not count; more by the clock on
+    the wall, which shows how they wait for each other.
+    """
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    taken = measure(calls, rounds=repeats, clock=clock)
+    return {name: 1e3 * min(each) for name, each in taken.items()}
 
 
 def quartiles(values: list[float]) -> list[float]:

@@ -226,7 +226,11 @@ class Record:
             with state.in_use():
                 text = _sample_text(state.model, state.settings.text.tokenizer)
             at = state.step
-            self._write(lambda files: [each.add(at, text) for each in files.samples])
+
+            def write(files: _Files) -> None:
+                for each in files.samples:
+                    each.add(at, text)
+            self._write(write)
 
     def _write(self, write: Callable[[_Files], object]) -> None:
         if self._open is None:

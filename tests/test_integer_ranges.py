@@ -11,10 +11,9 @@ from hypothesis.extra.numpy import arrays
 from sterna.model.profile import PROFILES, NumericProfile
 from sterna.model.quantized.integer import (
     IntegerModel,
+    IntegerRecords,
     combine_scale,
-    gated_product,
     norm_quant,
-    recurrence,
     sigmoid,
 )
 from sterna.model.quantized.records import mlgru_cell
@@ -94,10 +93,10 @@ def test_a_state_never_leaves_the_interval_of_state_and_candidate(profile, seed)
                   for _ in range(3))
     h = np.where(rng.random(64) < 0.3, rng.choice([profile.h.min, profile.h.max], 64),
                  rng.integers(profile.h.min, profile.h.max + 1, 64))
-    recur, product = mlgru_cell(profile, "mlgru", 64)
-    table = np.array(profile.sigmoid_table())
-    _, c, after = recurrence(zf, zc, h, table, recur)
-    _, o = gated_product(zg, after, table, product)
+    values = {"at.f.z": zf, "at.c.z": zc, "at.g.z": zg}
+    IntegerRecords(mlgru_cell(profile, "at", 64), {},
+                   np.array(profile.sigmoid_table())).run(values, [h])
+    c, after, o = values["at.c.silu"], values["at.h"], values["at.o"]
     assert (after >= np.minimum(h, c)).all()
     assert (after <= np.maximum(h, c)).all()
     assert (np.abs(o) <= -profile.o.min).all()

@@ -26,7 +26,7 @@ from sterna.hw.units.mlgru import MlgruParams, MlgruUnit
 from sterna.hw.units.residual import ResidualAdd, ResidualParams
 from sterna.hw.units.weight_rom import WeightRom, WeightRomParams
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
-from sterna.model.quantized.integer import gated_product, recurrence, requantize, saturate
+from sterna.model.quantized.integer import IntegerRecords, requantize, saturate
 from sterna.model.quantized.records import glu_cell, mlgru_cell
 
 STEADY = Pauses()
@@ -72,10 +72,11 @@ def glu_beats(dut: GluUnit, rng: np.random.Generator, count: int) -> Beats:
 
 def glu_results(dut: GluUnit, beats: Beats) -> Beats:
     params = dut.params
-    silu, p = gated_product(
-        *(np.array([beat[name] for beat in beats]) for name in ("gate", "up")),
-        np.array(params.profile.sigmoid_table()), glu_cell(params.profile, "glu", params.lanes))
-    found = columns(p=p, **({"silu": silu} if params.trace else {}))
+    values = {f"glu.{name}.z": np.array([beat[name] for beat in beats]) for name in ("gate", "up")}
+    IntegerRecords(glu_cell(params.profile, "glu", params.lanes), {},
+                   np.array(params.profile.sigmoid_table())).run(values)
+    found = columns(p=values["glu.p"],
+                    **({"silu": values["glu.gate.silu"]} if params.trace else {}))
     return [{**each, **{name: beat[name] for name in ("last", "sequence") if name in beat}}
             for each, beat in zip(found, beats, strict=True)]
 
@@ -97,8 +98,10 @@ def mlgru_beats(dut: MlgruUnit, rng: np.random.Generator, count: int) -> Beats:
 
 def mlgru_results(dut: MlgruUnit, beats: Beats) -> Beats:
     params, found = dut.params, []
-    table = np.array(dut._table)
-    recur, product = mlgru_cell(params.profile, "mlgru", params.channels)
+    cell = IntegerRecords(
+        mlgru_cell(params.profile, "mlgru", params.lanes), {}, np.array(dut._table))
+    tensors = {"o": "o", "h": "h", **(
+        {"f": "f.sigmoid", "g": "g.sigmoid", "c": "c.silu"} if params.trace else {})}
     taken = [0] * params.sequences
     states = np.zeros((params.sequences, params.words, params.lanes), dtype=np.int64)
     for beat in beats:
@@ -106,14 +109,11 @@ def mlgru_results(dut: MlgruUnit, beats: Beats) -> Beats:
         if beat["start"]:
             taken[sequence], states[sequence] = 0, 0
         word = taken[sequence] % params.words
-        f, c, h = recurrence(*(np.array(beat[part]) for part in "fc"), states[sequence, word],
-                             table, recur)
-        g, o = gated_product(np.array(beat["g"]), h, table, product)
-        cell = {"o": o, "h": h, "f": f, "g": g, "c": c}
-        states[sequence, word] = h
+        values = {f"mlgru.{part}.z": np.array(beat[part]) for part in "fcg"}
+        _, (states[sequence, word],) = cell.run(values, [states[sequence, word]])
         taken[sequence] += 1
-        parts = ("o", "h", "f", "g", "c") if params.trace else ("o", "h")
-        found.append({**{part: cell[part].tolist() for part in parts},
+        found.append({**{part: values[f"mlgru.{name}"].tolist()
+                         for part, name in tensors.items()},
                       "last": int(taken[sequence] % params.beats_per_layer == 0),
                       **({"sequence": sequence} if params.sequences > 1 else {})})
     return found

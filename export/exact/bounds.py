@@ -15,10 +15,11 @@ from types import MappingProxyType
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.records import (
+    Activate,
     Add,
     Embedding,
+    Multiply,
     Norm,
-    Product,
     Project,
     Record,
     Recur,
@@ -68,20 +69,22 @@ def tensor_bounds(
                 bounds |= _projected(record, projections[name])
                 reach[f"{name}.z"] = (
                     _reach(record.output) if record.saturates else bounds[f"{name}.z"])
-            case Recur():
-                z, gate, h = _reach(record.z), _gate(record), _reach(record.output)
-                bounds[f"{record.forget}.sigmoid"] = _interpolated(record)
-                bounds[f"{record.candidate}.silu"] = max(
-                    _interpolated(record), z * gate + _half(record.candidate_shift))
-                # |h - c| < 2**bits, and f is taken as a fraction of Ff bits.
-                bounds[record.name] = gate * 2 * h + _half(record.sigmoid_frac)
-                reach[record.name] = h
-            case Product(name, kind, gate_name):
-                z, gate, most = _reach(record.z), _gate(record), _interpolated(record)
+            case Activate(name, x, kind):
+                gate, step = (1 << record.sigmoid_frac) - 1, record.sigmoid_step_bits
+                bounds[name] = (gate << step) + _half(step)
+                reach[name] = gate
                 if kind == "silu":  # |silu(z)| <= |z|
-                    most, gate = max(most, z * gate + _half(record.sigmoid_frac)), z
-                bounds[f"{gate_name}.{kind}"] = most
-                bounds[name] = gate * reach[record.value] + _half(record.shift)
+                    product = reach[x] * gate + _half(record.shift)
+                    bounds[name] = max(bounds[name], product)
+                    reach[name] = (product >> record.shift if record.output is None else
+                                   _reach(record.output))
+            case Recur(name, forget):
+                # |h - c| < 2**bits, and f is taken as a fraction.
+                h = _reach(record.output)
+                bounds[name] = reach[forget] * 2 * h + _half(record.frac)
+                reach[name] = h
+            case Multiply(name, x, y):
+                bounds[name] = reach[x] * reach[y] + _half(record.shift)
                 reach[name] = _reach(record.output)
             case Add(name, x, y):
                 bounds[name] = reach[x] + reach[y]
@@ -108,16 +111,6 @@ def _unshifted(record: Project) -> int:
 def _combined(record: Project) -> int:
     """The largest A."""
     return _unshifted(record) >> record.combine_shift
-
-
-def _gate(record: Recur | Product) -> int:
-    """The largest sigmoid."""
-    return (1 << record.sigmoid_frac) - 1
-
-
-def _interpolated(record: Recur | Product) -> int:
-    step = record.sigmoid_step_bits
-    return (_gate(record) << step) + _half(step)
 
 
 def check_bounds(

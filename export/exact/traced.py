@@ -29,10 +29,11 @@ from sterna.export.graph.products import store_trits
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.records import (
+    Activate,
     Add,
     Embedding,
+    Multiply,
     Norm,
-    Product,
     Project,
     Record,
     Recur,
@@ -147,12 +148,12 @@ class RecordGraph:
                     self._project(record)
                 case Recur():
                     after.append(self._recur(record, next(before)))
-                case Product(name, kind, gate):
-                    function = self._sigmoid_function(
-                        record, _product, kind, record.shift, record.output)
-                    self._call(
-                        function, [f"{gate}.z", record.value, *self._tables],
-                        {f"{gate}.{kind}": record.width, name: record.width}, name)
+                case Activate(name, x):
+                    self._call(self._activation(record), [x, *self._tables],
+                               {name: record.width}, name)
+                case Multiply(name, x, y):
+                    self._call(self._function(_multiply, record.shift, record.output),
+                               [x, y], {name: record.width}, name)
                 case Add(name, x, y):
                     self._call(
                         self._function(_add, record.output if record.saturates else None),
@@ -173,13 +174,9 @@ class RecordGraph:
                    {f"{name}.a": 1, f"{name}.z": record.rows}, f"{name}.rescale")
 
     def _recur(self, record: Recur, before: str) -> str:
-        """Append f and c of all tokens, and the states; return the last state."""
-        width, f, c = record.width, f"{record.forget}.sigmoid", f"{record.candidate}.silu"
-        gates = self._sigmoid_function(record, _gates, record.candidate_shift, record.output)
-        self._call(
-            gates, [f"{record.forget}.z", f"{record.candidate}.z", *self._tables],
-            {f: width, c: width}, f"{record.name}.gates")
-        state = self._function(_state, record.sigmoid_frac)
+        """Append the states of all tokens; return the last one."""
+        width, f, c = record.width, record.forget, record.candidate
+        state = self._function(_state, record.frac)
         if len(self._lead) == 1:
             self._call(state, [f, c, before], {record.name: width}, record.name)
             return record.name
@@ -218,20 +215,17 @@ class RecordGraph:
             self._made[key].name += f"{alike + 1}" if alike else ""
         return str(self._made[key].name)
 
-    def _sigmoid_function(
-        self, record: Recur | Product, make: Callable[..., onnx.FunctionProto],
-        *formats: object,
-    ) -> str:
-        """A function that reads the sigmoid's table, which is stored the first time."""
+    def _activation(self, record: Activate) -> str:
+        """The function of an activation, whose table is stored the first time."""
         if not self._tables:
             table = self._sigmoid.astype(np.float64)
             self._tables = [self._store.store("sigmoid.table", table)]
             if record.sigmoid_step_bits:
                 self._tables.append(self._store.store("sigmoid.rise", np.diff(table)))
-        sigmoid = self._function(
-            _sigmoid_of, record.z, record.sigmoid_step_bits, tuple(self._tables))
-        return self._function(
-            make, sigmoid, tuple(self._tables), record.sigmoid_frac, *formats)
+        tables = tuple(self._tables)
+        sigmoid = self._function(_sigmoid, record.z, record.sigmoid_step_bits, tables)
+        return sigmoid if record.kind == "sigmoid" else self._function(
+            _silu, sigmoid, tables, record.shift, record.output)
 
 
 # Functions of any leading shape -------------------------------------------------------
@@ -291,7 +285,7 @@ def _add(output: FixedPoint | None) -> onnx.FunctionProto:
     return nodes.function("Add", ["x", "y"], ["sum"], f"x + y{end}")
 
 
-def _sigmoid_of(z: FixedPoint, step: int, tables: Sequence[str]) -> onnx.FunctionProto:
+def _sigmoid(z: FixedPoint, step: int, tables: Sequence[str]) -> onnx.FunctionProto:
     nodes = NodeBuilder()
     position = nodes.op("Add", ["z", nodes.constant(float(-z.min))])
     if step == 0:
@@ -311,43 +305,31 @@ def _sigmoid_of(z: FixedPoint, step: int, tables: Sequence[str]) -> onnx.Functio
         "interpolate inside it.")
 
 
-def _gates(
-    sigmoid: str, tables: Sequence[str], sigmoid_frac: int, shift: int, output: FixedPoint,
+def _silu(
+    sigmoid: str, tables: Sequence[str], shift: int, output: FixedPoint | None,
 ) -> onnx.FunctionProto:
     nodes = NodeBuilder()
-    nodes.call(sigmoid, ["forget", *tables], ["f"])
-    nodes.call(sigmoid, ["candidate", *tables], ["gate"])
-    nodes.saturate(nodes.rs(nodes.op("Mul", ["candidate", "gate"]), shift), output, "c")
+    nodes.call(sigmoid, ["z", *tables], ["gate"])
+    end = _saturated(nodes, nodes.rs(nodes.op("Mul", ["z", "gate"]), shift), output, "y")
     return nodes.function(
-        "Gates", ["forget", "candidate", *tables], ["f", "c"],
-        f"Forget gate f with {sigmoid_frac} fraction bits, and candidate c = sat(rs(z * "
-        f"sigmoid(z), {shift})).")
+        "Silu", ["z", *tables], ["y"], f"rs(z * sigmoid(z), {shift}){end}")
 
 
-def _state(sigmoid_frac: int) -> onnx.FunctionProto:
+def _state(frac: int) -> onnx.FunctionProto:
     nodes = NodeBuilder()
     # f * h + (2^Ff - f) * c = 2^Ff * c + f * (h - c), and c is a whole number.
     product = nodes.op("Mul", ["f", nodes.op("Sub", ["h", "c"])])
-    nodes.op("Add", ["c", nodes.rs(product, sigmoid_frac)], "h_next")
+    nodes.op("Add", ["c", nodes.rs(product, frac)], "h_next")
     return nodes.function(
         "State", ["f", "c", "h"], ["h_next"],
-        f"The recurrence: h = rs(f * h + (2^Ff - f) * c, Ff), Ff = {sigmoid_frac}.")
+        f"The recurrence: h = rs(f * h + (2^Ff - f) * c, Ff), Ff = {frac}.")
 
 
-def _product(
-    sigmoid: str, tables: Sequence[str], sigmoid_frac: int, kind: str, shift: int,
-    output: FixedPoint,
-) -> onnx.FunctionProto:
+def _multiply(shift: int, output: FixedPoint) -> onnx.FunctionProto:
     nodes = NodeBuilder()
-    gate = "activation" if kind == "sigmoid" else "sigmoid"
-    nodes.call(sigmoid, ["gate", *tables], [gate])
-    if kind == "silu":
-        nodes.rs(nodes.op("Mul", ["gate", gate]), sigmoid_frac, "activation")
-    product = nodes.op("Mul", ["activation", "value"])
-    nodes.saturate(nodes.rs(product, shift), output, "product")
-    return nodes.function(
-        "Product", ["gate", "value", *tables], ["activation", "product"],
-        f"{kind}(gate), and sat(rs({kind}(gate) * value, {shift})).")
+    value = nodes.rs(nodes.op("Mul", ["x", "y"]), shift)
+    end = _saturated(nodes, value, output, "product")
+    return nodes.function("Multiply", ["x", "y"], ["product"], f"rs(x * y, {shift}){end}")
 
 
 def _saturated(nodes: NodeBuilder, value: str, output: FixedPoint | None, name: str) -> str:

@@ -81,7 +81,7 @@ class GluParams(Interleaved):
 
 class GluUnit(wiring.Component):
     """``p = sat(rs(silu(gate) * up, 2 Fz - Fp))``:
-    ``sterna.model.quantized.integer.gated_product``.
+    ``sterna.model.quantized.records.glu_cell``.
 
     One beat per cycle; the pipeline moves as a whole and stops only while a product waits to be
     taken, or never without ``stalls``. Products appear ``params.latency`` steps after their

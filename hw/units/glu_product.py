@@ -13,7 +13,7 @@ from sterna.hw.testbench.stimulus import Activations, Oracles, PhaseBuilder, Sti
 from sterna.hw.units.glu import GluParams, GluUnit
 from sterna.hw.units.spec import UnitSpec, usual_phases
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.integer import gated_product
+from sterna.model.quantized.integer import IntegerRecords
 from sterna.model.quantized.records import glu_cell
 
 __all__ = ["GLU"]
@@ -91,10 +91,13 @@ def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> Pha
     z = model.profile.z
     corners = np.array([z.min, z.min + 1, -1, 0, 1, z.max - 1, z.max])
     gate, up = (each.reshape(-1) for each in np.meshgrid(corners, corners))
-    builder, cell = PhaseBuilder(ports), glu_cell(model.profile, "glu", params.lanes)
+    builder, cell = PhaseBuilder(ports), IntegerRecords(
+        glu_cell(model.profile, "glu", params.lanes), {}, model.sigmoid)
     for shift in range(params.lanes):
         gates, ups = np.roll(gate, shift), np.roll(up, shift)
-        silu, p = gated_product(gates, ups, model.sigmoid.astype(np.int64), cell)
+        values = {"glu.gate.z": gates, "glu.up.z": ups}
+        p, _ = cell.run(values)
+        silu = values["glu.gate.silu"]
         _add(builder, params, shift % params.sequences, 0, gates, ups,
              (f"extreme({shift}).silu", silu, None), (f"extreme({shift}).p", p, None))
     return builder

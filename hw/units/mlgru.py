@@ -130,7 +130,7 @@ class MlgruParams(Interleaved):
 
 
 class MlgruLane(wiring.Component):
-    """The arithmetic of one channel, ``sterna.model.quantized.integer.recurrence``: a pipeline
+    """The arithmetic of one channel, ``sterna.model.quantized.records.mlgru_cell``: a pipeline
     that steps when ``advance`` is high. Steps are counted from the pre-activations.
     """
 

@@ -16,7 +16,7 @@ from sterna.hw.testbench.stimulus import Activations, Stimulus
 from sterna.hw.units.mlgru import MlgruParams, MlgruUnit
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.integer import gated_product, recurrence
+from sterna.model.quantized.integer import IntegerRecords
 from sterna.model.quantized.records import mlgru_cell
 
 __all__ = ["MLGRU"]
@@ -179,24 +179,19 @@ def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarra
     z = model.profile.z
     corners = np.array([z.min, z.max, 0, -1, 1, z.max, z.min])
     channels = np.arange(params.channels)
-    table = model.sigmoid.astype(np.int64)
     tensors: dict[str, list[np.ndarray]] = {}
     for layer in range(params.layers):
-        h = np.zeros(params.channels, dtype=np.int64)
+        at = f"layer{layer}.mlgru"
+        cell = IntegerRecords(mlgru_cell(model.profile, at, params.channels), {}, model.sigmoid)
+        state = [np.zeros(params.channels, dtype=np.int64)]
         for token in range(8):
             index = channels + 3 * token + 11 * layer
-            pre = {
-                "f": corners[index % 7], "c": corners[(index // 7) % 7],
-                "g": corners[(index // 49 + token) % 7]}
-            at = f"layer{layer}.mlgru"
-            recur, product = mlgru_cell(model.profile, at, params.channels)
-            f, c, h = recurrence(pre["f"], pre["c"], h, table, recur)
-            g, o = gated_product(pre["g"], h, table, product)
-            cell = {"f": f, "g": g, "c": c, "h": h, "o": o}
-            for part, values in pre.items():
-                tensors.setdefault(f"{at}.{part}.z", []).append(values)
-            for part, tap in _RESULTS.items():
-                tensors.setdefault(f"{at}.{tap}", []).append(cell[part])
+            values = {
+                f"{at}.f.z": corners[index % 7], f"{at}.c.z": corners[(index // 7) % 7],
+                f"{at}.g.z": corners[(index // 49 + token) % 7]}
+            _, state = cell.run(values, state)
+            for name, value in values.items():
+                tensors.setdefault(name, []).append(value)
     return {name: np.stack(values) for name, values in tensors.items()}
 
 

@@ -22,10 +22,11 @@ from array_api_compat import array_namespace, device
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.records import (
+    Activate,
     Add,
     Embedding,
+    Multiply,
     Norm,
-    Product,
     Project,
     Record,
     Recur,
@@ -35,11 +36,10 @@ from sterna.model.quantized.taps import Tap, ignore
 __all__ = [
     "IntegerModel",
     "IntegerRecords",
+    "activation",
     "combine_scale",
-    "gated_product",
     "isqrt",
     "norm_quant",
-    "recurrence",
     "requantize",
     "rs",
     "saturate",
@@ -117,7 +117,7 @@ def requantize(
     return value if fmt is None else saturate(value, fmt)
 
 
-def sigmoid(z: Array, table: Array, of: Recur | Product | NumericProfile) -> Array:
+def sigmoid(z: Array, table: Array, of: Activate | NumericProfile) -> Array:
     """Sigmoid of pre-activations in format ``of.z``, ``of.sigmoid_frac`` fraction bits, by table.
 
     The table spans the whole range of z. The top bits of z select a segment; the others,
@@ -132,27 +132,12 @@ def sigmoid(z: Array, table: Array, of: Recur | Product | NumericProfile) -> Arr
     return low + rs((table[i + 1] - low) * (u & ((1 << w) - 1)), w)
 
 
-def recurrence(
-    zf: Array, zc: Array, h: Array, table: Array, recur: Recur,
-) -> tuple[Array, Array, Array]:
-    """Return the forget gate f, the candidate c and the new state.
-
-    The new state is a rounded convex combination of h and c, so it cannot overflow.
-    """
-    ff = recur.sigmoid_frac
-    f = sigmoid(zf, table, recur)
-    c = saturate(rs(zc * sigmoid(zc, table, recur), recur.candidate_shift), recur.output)
-    return f, c, rs(f * h + ((1 << ff) - f) * c, ff)
-
-
-def gated_product(
-    gate: Array, value: Array, table: Array, product: Product,
-) -> tuple[Array, Array]:
-    """Return the activation of ``gate``, and it times ``value``, saturated."""
-    activation = sigmoid(gate, table, product)
-    if product.kind == "silu":
-        activation = rs(gate * activation, product.sigmoid_frac)
-    return activation, saturate(rs(activation * value, product.shift), product.output)
+def activation(x: Array, table: Array, record: Activate) -> Array:
+    """Sigmoid or SiLU of ``x``."""
+    value = sigmoid(x, table, record)
+    if record.kind == "silu":
+        value = rs(x * value, record.shift)
+    return value if record.output is None else saturate(value, record.output)
 
 
 class IntegerRecords:
@@ -169,13 +154,14 @@ class IntegerRecords:
     embedding
         int ``[vocab, width]``, if there is an :class:`Embedding`.
     like
-        An array of the namespace and device to compute with.
+        An array of the namespace and device to compute with; NumPy if None.
     """
 
     def __init__(
         self, records: Sequence[Record], projections: Mapping[str, Projection],
-        sigmoid: np.ndarray, like: Array, embedding: np.ndarray | None = None,
+        sigmoid: np.ndarray, like: Array | None = None, embedding: np.ndarray | None = None,
     ) -> None:
+        like = np.zeros(1) if like is None else like
         xp, where = array_namespace(like), device(like)
 
         def move(values: np.ndarray, dtype: Any) -> Array:
@@ -189,12 +175,13 @@ class IntegerRecords:
         self._biases = {name: move(p.bias, xp.int64) for name, p in projections.items()}
 
     def run(
-        self, values: dict[str, Array], states: Sequence[Array], tap: Tap,
+        self, values: dict[str, Array], states: Sequence[Array] = (), tap: Tap = ignore,
     ) -> tuple[Array, list[Array]]:
         """Advance by one token; return the last value and the new states.
 
-        ``values`` are those given by name, ``tokens`` for an embedding; all that are computed
-        are added. ``states`` are int64 ``[batch, width]`` for each :class:`Recur`, in order.
+        ``values`` are those given by name, int64, ``tokens`` for an embedding; all that are
+        computed are added. ``states`` are int64 ``[batch, width]`` for each :class:`Recur`, in
+        order.
         """
         before, after = iter(states), []
 
@@ -220,18 +207,18 @@ class IntegerRecords:
                     last = give(f"{name}.z", requantize(
                         acc, scale, own.shift, self._biases[name],
                         record.output if record.saturates else None))
+                case Activate():
+                    last = give(
+                        record.name, activation(values[record.x], self._table, record))
                 case Recur():
-                    f, c, last = recurrence(
-                        values[f"{record.forget}.z"], values[f"{record.candidate}.z"],
-                        next(before), self._table, record)
-                    give(f"{record.forget}.sigmoid", f)
-                    give(f"{record.candidate}.silu", c)
-                    after.append(give(record.name, last))
-                case Product():
-                    activation, last = gated_product(
-                        values[f"{record.gate}.z"], values[record.value], self._table, record)
-                    give(f"{record.gate}.{record.kind}", activation)
-                    give(record.name, last)
+                    h, f, one = next(before), values[record.forget], 1 << record.frac
+                    # A rounded convex combination of h and c, so it cannot overflow.
+                    last = give(record.name, rs(
+                        f * h + (one - f) * values[record.candidate], record.frac))
+                    after.append(last)
+                case Multiply():
+                    last = give(record.name, saturate(
+                        rs(values[record.x] * values[record.y], record.shift), record.output))
                 case Add():
                     total = values[record.x] + values[record.y]
                     last = give(record.name, saturate(total, record.output)

@@ -16,8 +16,8 @@ from typing import Literal, TypeAlias
 from sterna.model.config import ModelConfig
 from sterna.model.profile import FixedPoint, NumericProfile
 
-__all__ = ["Add", "Embedding", "Norm", "Product", "Project", "Record", "Recur", "bitlinear",
-           "glu", "glu_cell", "language_model", "mlgru", "mlgru_cell", "residual",
+__all__ = ["Activate", "Add", "Embedding", "Multiply", "Norm", "Project", "Record", "Recur",
+           "bitlinear", "glu", "glu_cell", "language_model", "mlgru", "mlgru_cell", "residual",
            "result_of"]
 
 
@@ -71,41 +71,48 @@ class Project:
 
 
 @dataclass(frozen=True, slots=True)
+class Activate:
+    """``name``: the sigmoid of the value ``x`` by table, or its SiLU, ``rs(x * sigmoid, shift)``.
+
+    ``x`` is in format ``z``, over whose range the table goes, a sigmoid has ``sigmoid_frac``
+    fraction bits. A SiLU is saturated to ``output``; None where it cannot leave the format of x.
+    """
+
+    name: str
+    x: str
+    kind: Literal["sigmoid", "silu"]
+    width: int
+    z: FixedPoint
+    sigmoid_frac: int
+    sigmoid_step_bits: int
+    shift: int = 0
+    output: FixedPoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Recur:
     """``name``: a state ``h = f * h + (1 - f) * c``, kept from token to token.
 
-    ``f`` is the sigmoid of the projection ``forget``, ``c`` the SiLU of ``candidate``, both in
-    format ``z``; they are ``{forget}.sigmoid`` and, shifted by ``candidate_shift`` to the format
-    of the state, ``{candidate}.silu``.
+    ``forget`` is the value f, from 0 to ``1 - 2^-frac`` with ``frac`` fraction bits, ``candidate``
+    the value c in the format of the state, ``output``.
     """
 
     name: str
     forget: str
     candidate: str
     width: int
-    z: FixedPoint
-    sigmoid_frac: int
-    sigmoid_step_bits: int
-    candidate_shift: int
+    frac: int
     output: FixedPoint
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """``name``: an activation of the projection ``gate`` times the value ``value``.
-
-    ``kind`` is the activation, given as ``{gate}.{kind}`` with ``sigmoid_frac`` fraction bits
-    (``sigmoid``) or those of ``z`` (``silu``); the product is shifted by ``shift``.
-    """
+class Multiply:
+    """``name``: ``rs(x * y, shift)`` of two values, saturated to ``output``."""
 
     name: str
-    kind: Literal["sigmoid", "silu"]
-    gate: str
-    value: str
+    x: str
+    y: str
     width: int
-    z: FixedPoint
-    sigmoid_frac: int
-    sigmoid_step_bits: int
     shift: int
     output: FixedPoint
 
@@ -122,7 +129,7 @@ class Add:
     saturates: bool = True
 
 
-Record: TypeAlias = Embedding | Norm | Project | Recur | Product | Add
+Record: TypeAlias = Embedding | Norm | Project | Activate | Recur | Multiply | Add
 """One step of the arithmetic."""
 
 
@@ -148,21 +155,35 @@ def bitlinear(
         for name, shape in shapes.items())]
 
 
-def mlgru_cell(profile: NumericProfile, at: str, width: int) -> tuple[Recur, Product]:
-    """The state ``{at}.h`` and the output ``{at}.o`` of an MLGRU (arXiv 2406.02528, eqs. 7-10)."""
-    sigmoid = (profile.z, profile.sigmoid_frac, profile.sigmoid_step_bits)
-    return (
-        Recur(f"{at}.h", f"{at}.f", f"{at}.c", width, *sigmoid, profile.candidate_shift,
-              profile.h),
-        Product(f"{at}.o", "sigmoid", f"{at}.g", f"{at}.h", width, *sigmoid,
-                profile.output_shift, profile.o))
+def mlgru_cell(profile: NumericProfile, at: str, width: int) -> list[Record]:
+    """The state ``{at}.h`` and the output ``{at}.o`` of an MLGRU (arXiv 2406.02528, eqs. 7-10)
+    from the values ``{at}.f.z``, ``.c.z`` and ``.g.z``."""
+    return [
+        _sigmoid(profile, f"{at}.f", width),
+        _silu(profile, f"{at}.c", width, profile.candidate_shift, profile.h),
+        Recur(f"{at}.h", f"{at}.f.sigmoid", f"{at}.c.silu", width, profile.sigmoid_frac, profile.h),
+        _sigmoid(profile, f"{at}.g", width),
+        Multiply(f"{at}.o", f"{at}.g.sigmoid", f"{at}.h", width, profile.output_shift, profile.o)]
 
 
-def glu_cell(profile: NumericProfile, at: str, width: int) -> Product:
-    """The product ``{at}.p`` of a gated linear unit."""
-    return Product(
-        f"{at}.p", "silu", f"{at}.gate", f"{at}.up.z", width, profile.z, profile.sigmoid_frac,
-        profile.sigmoid_step_bits, profile.product_shift, profile.p)
+def glu_cell(profile: NumericProfile, at: str, width: int) -> list[Record]:
+    """The product ``{at}.p`` of a gated linear unit, from ``{at}.gate.z`` and ``{at}.up.z``."""
+    return [
+        _silu(profile, f"{at}.gate", width, profile.sigmoid_frac),
+        Multiply(f"{at}.p", f"{at}.gate.silu", f"{at}.up.z", width, profile.product_shift,
+                 profile.p)]
+
+
+def _sigmoid(profile: NumericProfile, at: str, width: int) -> Activate:
+    return Activate(f"{at}.sigmoid", f"{at}.z", "sigmoid", width, profile.z, profile.sigmoid_frac,
+                    profile.sigmoid_step_bits)
+
+
+def _silu(
+    profile: NumericProfile, at: str, width: int, shift: int, output: FixedPoint | None = None,
+) -> Activate:
+    return Activate(f"{at}.silu", f"{at}.z", "silu", width, profile.z, profile.sigmoid_frac,
+                    profile.sigmoid_step_bits, shift, output)
 
 
 def mlgru(
@@ -183,7 +204,7 @@ def glu(
     last = f"{at}.down"
     return [
         *bitlinear(profile, f"{at}.norm", x, _without(last, shapes), profile.z),
-        glu_cell(profile, at, shapes[last][1]),
+        *glu_cell(profile, at, shapes[last][1]),
         *bitlinear(profile, f"{at}.down_norm", f"{at}.p", {last: shapes[last]}, output)]
 
 

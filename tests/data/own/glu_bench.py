@@ -9,7 +9,7 @@ from cocotb.triggers import RisingEdge
 
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
-from sterna.model.quantized.integer import gated_product
+from sterna.model.quantized.integer import IntegerRecords
 from sterna.model.quantized.records import glu_cell
 from sterna.model.quantized.synthetic import random_model
 from sterna.sim import StreamDriver, StreamSink, check, start
@@ -28,8 +28,8 @@ async def products(dut):
     z = MODEL.profile.z
     gate, up = np.random.default_rng(3).integers(z.min, z.max + 1, (2, 26))
     await preacts.send({"gate": gate, "up": up, "last": 1})
-    cell = glu_cell(MODEL.profile, "glu", 26)
-    _, p = gated_product(gate, up, MODEL.sigmoid.astype(np.int64), cell)
+    cell = IntegerRecords(glu_cell(MODEL.profile, "glu", 26), {}, MODEL.sigmoid)
+    p, _ = cell.run({"glu.gate.z": gate, "glu.up.z": up})
     p[5] += WRONG
     await outputs.expect("layer0.glu.p", p, field="p")
     await preacts.send({"gate": gate[:4], "up": up[None, :4], "last": 0})

@@ -2,9 +2,9 @@
 
 A record is one step of the arithmetic. It names the values that it reads and gives, and holds
 its own formats and shifts; the ternary matrices lie beside the records, under the names of
-their :class:`Project`. The integer reference, the proofs of ranges and the ONNX graphs walk the
-list in order, and none of them knows which architecture it spells. What a record computes is
-defined in :mod:`sterna.model.quantized.integer`.
+their :class:`Project`. The integer reference, the proofs of ranges and the traced ONNX graphs
+walk the list in order, and none of them knows which architecture it spells. What a record
+computes is defined in :mod:`sterna.model.quantized.integer`.
 """
 
 from __future__ import annotations

@@ -249,10 +249,6 @@ class NumericProfile:
 
     # Bounds ------------------------------------------------------------------------
 
-    def accumulator_max(self, columns: int) -> int:
-        """Largest magnitude of a dot product of ``columns`` ternary weights: 127 each."""
-        return 127 * columns
-
     @property
     def norm_scale_max(self) -> int:
         """Largest V: the smallest N is 127 << t, so V is at most 1 << P."""

@@ -110,7 +110,7 @@ def test_every_tensor_of_an_extreme_model_fits_its_format(profile, extreme, gain
     IntegerModel(model).run(np.arange(12)[None, :], tap=taps)
     formats = {"x": profile.x, "h": profile.h, "o": profile.o, "p": profile.p,
                "silu": profile.h, "logits": profile.logit}
-    accumulator = profile.accumulator_max(max(ODD.d, ODD.dff))
+    accumulator = 127 * max(ODD.d, ODD.dff)
     ranges = {part: (each.min, each.max) for part, each in formats.items()} | {
         "q": (-127, 127), "acc": (-accumulator, accumulator),
         "a": (0, profile.combined_scale_max), "sigmoid": (0, profile.sigmoid_max)}

@@ -122,10 +122,11 @@ class RecordGraph:
 
     @property
     def functions(self) -> list[onnx.FunctionProto]:
+        """Those made so far."""
         return list(self._made.values())
 
     def value(self, name: str, width: int) -> str:
-        """Record type and shape of a tensor of the reference."""
+        """Note type and shape of a tensor of the reference; return its name."""
         self.values.append(helper.make_tensor_value_info(
             name, TensorProto.DOUBLE, [*self._lead, width]))
         return name

@@ -74,7 +74,7 @@ class Project:
 class Activate:
     """``name``: the sigmoid of the value ``x`` by table, or its SiLU, ``rs(x * sigmoid, shift)``.
 
-    ``x`` is in format ``z``, over whose range the table goes, a sigmoid has ``sigmoid_frac``
+    ``x`` is in format ``z``, whose whole range the table covers; a sigmoid has ``sigmoid_frac``
     fraction bits. A SiLU is saturated to ``output``; None where it cannot leave the format of x.
     """
 

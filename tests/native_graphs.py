@@ -39,7 +39,7 @@ def layer_table(model: QuantizedModel, operator: str) -> np.ndarray:
     """What a layer looks up by z, float64: forget gate, candidate and output gate; or the SiLU."""
     profile = model.profile
     z = np.arange(profile.z.min, profile.z.max + 1)
-    s = sigmoid(z, model.sigmoid.astype(np.int64), profile)
+    s = sigmoid(z, model.sigmoid.astype(np.int64), profile.z.min, profile.sigmoid_step_bits)
     if operator == "MlgruLayer":
         c = saturate(rs(z * s, profile.candidate_shift), profile.h)
         return np.concatenate([

@@ -12,17 +12,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+import numpy as np
+
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.records import (
-    Activate,
     Add,
     Embedding,
+    Energy,
     Multiply,
+    Narrow,
     Norm,
     Project,
+    Quantize,
     Record,
     Recur,
+    Root,
+    Scale,
+    Sigmoid,
 )
 
 __all__ = ["CARRIER_BITS", "MOST_COLUMNS", "check_bounds", "folds_biases", "tensor_bounds"]
@@ -43,13 +50,20 @@ def _half(shift: int) -> int:
     return (1 << shift) >> 1
 
 
+def _shifted(magnitude: int, shift: int) -> int:
+    """The largest whole number on the way to ``rs(value, shift)``."""
+    return magnitude << -shift if shift <= 0 else magnitude + _half(shift)
+
+
 def tensor_bounds(
     records: Sequence[Record], projections: Mapping[str, Projection],
     given: Mapping[str, int] = MappingProxyType({}),
+    vectors: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> dict[str, int]:
     """Bound every tensor of the exact graph of these records.
 
-    ``given`` are the largest magnitudes of values that no record gives. Returns ``{tap name:
+    ``given`` are the largest magnitudes of values that no record gives, ``vectors`` those of
+    :class:`Scale`. Returns ``{tap name:
     magnitude}``: the largest whole number that float64 has to hold on the way to that tensor,
     counted in units of its last fraction bit. It follows from formats and shifts alone, so it
     holds for every input.
@@ -60,6 +74,26 @@ def tensor_bounds(
         match record:
             case Embedding():
                 reach[record.name] = _reach(record.output)
+            case Narrow(name, x):
+                bounds[name] = _shifted(reach[x], record.shift)
+                reach[name] = _reach(record.output)
+            case Scale(name, x):
+                largest = int(np.abs(vectors[name].astype(np.int64)).max())
+                bounds[name] = _shifted(reach[x] * largest, record.shift)
+                reach[name] = _reach(record.output)
+            case Energy(name, x):
+                bounds[name] = _shifted(
+                    reach[x] ** 2 * record.width * record.mantissa, record.shift)
+                reach[name] = (bounds[name] >> max(record.shift, 0)) + 1
+            case Root(name, x):
+                extra = 0 if record.extra is None else reach[record.extra]
+                bounds[f"{name}.s"] = (reach[x] ** 2 * record.width + record.epsilon + extra) << (
+                    2 * record.root_frac)
+            case Quantize(name, x, _, _, k):
+                bounds[f"{name}.q"] = (127 << k) + _half(k)
+                # m << shift has the digits of m, and where it passes 2^52 the quotient passes any
+                # scale, because no root reaches 2^26.
+                bounds[f"{name}.v"] = max(reach[x], 1 << record.scale_frac)
             case Norm(name, _, columns, k, t, scale_frac):
                 # |y| <= m and R <= (127 << k) / m, so |y * R| <= 127 << k.
                 bounds[f"{name}.q"] = (127 << k) + _half(k)
@@ -69,19 +103,13 @@ def tensor_bounds(
                 bounds |= _projected(record, projections[name])
                 reach[f"{name}.z"] = (
                     _reach(record.output) if record.saturates else bounds[f"{name}.z"])
-            case Activate(name, x, kind):
-                gate, step = (1 << record.sigmoid_frac) - 1, record.sigmoid_step_bits
-                bounds[name] = (gate << step) + _half(step)
-                reach[name] = gate
-                if kind == "silu":  # |silu(z)| <= |z|
-                    product = reach[x] * gate + _half(record.shift)
-                    bounds[name] = max(bounds[name], product)
-                    reach[name] = (product >> record.shift if record.output is None else
-                                   _reach(record.output))
-            case Recur(name, forget):
-                # |h - c| < 2**bits, and f is taken as a fraction.
+            case Sigmoid(name):
+                reach[name], step = (1 << record.frac) - 1, record.step_bits
+                bounds[name] = (reach[name] << step) + _half(step)
+            case Recur(name, gate):
+                # |h - c| < 2**bits, and the gate is taken as a fraction.
                 h = _reach(record.output)
-                bounds[name] = reach[forget] * 2 * h + _half(record.frac)
+                bounds[name] = reach[gate] * 2 * h + _half(record.frac)
                 reach[name] = h
             case Multiply(name, x, y):
                 bounds[name] = reach[x] * reach[y] + _half(record.shift)
@@ -116,6 +144,7 @@ def _combined(record: Project) -> int:
 def check_bounds(
     records: Sequence[Record], projections: Mapping[str, Projection],
     given: Mapping[str, int] = MappingProxyType({}),
+    vectors: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> dict[str, int]:
     """Check that the exact graph of these records cannot lose a bit; return the bounds.
 
@@ -127,7 +156,7 @@ def check_bounds(
             raise ValueError(
                 f"{record.name}: the graph is exact for matrices of up to {MOST_COLUMNS:,} "
                 f"columns, got {record.columns:,}")
-    bounds = tensor_bounds(records, projections, given)
+    bounds = tensor_bounds(records, projections, given, vectors)
     for name, bound in bounds.items():
         if bound >= 1 << CARRIER_BITS:
             raise ValueError(

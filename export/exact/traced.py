@@ -17,6 +17,7 @@ but one in its inputs and outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -29,14 +30,19 @@ from sterna.export.graph.products import store_trits
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.records import (
-    Activate,
     Add,
     Embedding,
+    Energy,
     Multiply,
+    Narrow,
     Norm,
     Project,
+    Quantize,
     Record,
     Recur,
+    Root,
+    Scale,
+    Sigmoid,
     result_of,
 )
 
@@ -67,11 +73,11 @@ def build_graph(model: QuantizedModel, kind: GraphKind) -> onnx.ModelProto:
     """Build the step or the sequence graph of ``model``, without metadata yet."""
     embedding, *records = model.records
     assert isinstance(embedding, Embedding)
-    check_bounds(model.records, model.projections)
+    check_bounds(model.records, model.projections, vectors=model.vectors)
     graph = GraphBuilder(model, kind, TensorProto.INT32)
     nodes, steps = graph.nodes, kind is GraphKind.STEP
-    walk = RecordGraph(
-        graph, model.projections, model.sigmoid, ["batch"] if steps else ["length", "batch"])
+    walk = RecordGraph(graph, model.projections, model.sigmoid,
+                       ["batch"] if steps else ["length", "batch"], model.vectors)
     tokens = "token" if steps else nodes.op("Transpose", ["tokens"], name="embedding/tokens")
     row = nodes.op("Gather", [graph.store_embedding(), tokens], name="embedding/row")
     nodes.cast(row, TensorProto.DOUBLE, walk.value(embedding.name, embedding.width))
@@ -112,11 +118,11 @@ class RecordGraph:
 
     def __init__(
         self, store: TensorStore, projections: Mapping[str, Projection], sigmoid: np.ndarray,
-        lead: Sequence[str],
+        lead: Sequence[str], vectors: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> None:
         self._store, self._projections, self._sigmoid = store, projections, sigmoid
-        self._lead = lead
-        self._tables: list[str] = []
+        self._lead, self._vectors = lead, vectors
+        self._tables: dict[bool, list[str]] = {}
         self._made: dict[tuple[object, ...], onnx.FunctionProto] = {}
         self.values: list[onnx.ValueInfoProto] = []
 
@@ -139,19 +145,38 @@ class RecordGraph:
         before, after = iter(states), []
         for record in records:
             match record:
+                case Narrow(name, x, width):
+                    self._call(self._function(_narrow, record.shift, record.output),
+                               [x], {name: width}, name)
+                case Scale(name, x, width):
+                    gains = self._store.store(
+                        f"{name}.vector", self._vectors[name].astype(np.float64))
+                    self._call(self._function(_multiply, record.shift, record.output),
+                               [x, gains], {name: width}, name)
                 case Norm(name, x, width):
+                    norm = self._function(_norm_quant, record.reciprocal_bits, record.root_frac,
+                                          record.scale_frac)
                     widths = {"m": 1, "r": 1, "q": width, "s": 1, "n": 1, "v": 1}
-                    self._call(
-                        self._function(_norm_quant, record.reciprocal_bits, record.root_frac,
-                                       record.scale_frac),
-                        [x], {f"{name}.{part}": each for part, each in widths.items()}, name)
+                    self._call_parts(norm, [x], widths, name)
+                case Energy(name, x):
+                    self._call(self._function(_energy, record.mantissa, record.shift),
+                               [x], {name: 1}, name)
+                case Root(name, x):
+                    extra = [] if record.extra is None else [record.extra]
+                    root = self._function(_root, record.root_frac, record.epsilon, bool(extra))
+                    self._call_parts(root, [x, *extra], {"s": 1, "n": 1}, name)
+                case Quantize(name, x, root, width):
+                    quantize = self._function(
+                        _quantize, record.reciprocal_bits, record.scale_shift, record.scale_frac)
+                    widths = {"m": 1, "r": 1, "q": width, "v": 1}
+                    self._call_parts(quantize, [x, f"{root}.n"], widths, name)
                 case Project():
                     self._project(record)
                 case Recur():
                     after.append(self._recur(record, next(before)))
-                case Activate(name, x):
-                    self._call(self._activation(record), [x, *self._tables],
-                               {name: record.width}, name)
+                case Sigmoid(name, x, width):
+                    sigmoid = self._function(_sigmoid, record.z, record.step_bits)
+                    self._call(sigmoid, [x, *self._table(record)], {name: width}, name)
                 case Multiply(name, x, y):
                     self._call(self._function(_multiply, record.shift, record.output),
                                [x, y], {name: record.width}, name)
@@ -176,8 +201,8 @@ class RecordGraph:
 
     def _recur(self, record: Recur, before: str) -> str:
         """Append the states of all tokens; return the last one."""
-        width, f, c = record.width, record.forget, record.candidate
-        state = self._function(_state, record.frac)
+        width, f, c = record.width, record.gate, record.candidate
+        state = self._function(_state, record.frac, record.keeps)
         if len(self._lead) == 1:
             self._call(state, [f, c, before], {record.name: width}, record.name)
             return record.name
@@ -216,29 +241,35 @@ class RecordGraph:
             self._made[key].name += f"{alike + 1}" if alike else ""
         return str(self._made[key].name)
 
-    def _activation(self, record: Activate) -> str:
-        """The function of an activation, whose table is stored the first time."""
-        if not self._tables:
-            table = self._sigmoid.astype(np.float64)
-            self._tables = [self._store.store("sigmoid.table", table)]
-            if record.sigmoid_step_bits:
-                self._tables.append(self._store.store("sigmoid.rise", np.diff(table)))
-        tables = tuple(self._tables)
-        sigmoid = self._function(_sigmoid, record.z, record.sigmoid_step_bits, tables)
-        return sigmoid if record.kind == "sigmoid" else self._function(
-            _silu, sigmoid, tables, record.shift, record.output)
+    def _call_parts(
+        self, function: str, inputs: list[str], widths: Mapping[str, int], name: str,
+    ) -> None:
+        self._call(function, inputs, {f"{name}.{part}": n for part, n in widths.items()}, name)
+
+    def _table(self, record: Sigmoid) -> list[str]:
+        """The names of a table and of its rises, which are stored the first time."""
+        if record.complement not in self._tables:
+            name = "complement" if record.complement else "sigmoid"
+            table = self._sigmoid.astype(np.float64)[::-1 if record.complement else 1]
+            stored = [self._store.store(f"{name}.table", table)]
+            if record.step_bits:
+                stored.append(self._store.store(f"{name}.rise", np.diff(table)))
+            self._tables[record.complement] = stored
+        return self._tables[record.complement]
 
 
 # Functions of any leading shape -------------------------------------------------------
 
 
+def _narrow(shift: int, output: FixedPoint) -> onnx.FunctionProto:
+    nodes = NodeBuilder()
+    end = _saturated(nodes, nodes.rs("x", shift), output, "y")
+    return nodes.function("Narrow", ["x"], ["y"], f"rs(x, {shift}){end}")
+
+
 def _norm_quant(k: int, t: int, scale_frac: int) -> onnx.FunctionProto:
     nodes = NodeBuilder()
-    last = nodes.integers([-1])
-    nodes.op("ReduceMax", [nodes.op("Abs", ["y"]), last], "m")
-    at_least_one = nodes.op("Max", ["m", nodes.constant(1.0)])
-    nodes.op("Floor", [nodes.op("Div", [nodes.constant(float(127 << k)), at_least_one])], "r")
-    nodes.round(nodes.op("Mul", ["y", nodes.op("Mul", ["r", nodes.power(-k)])]), "q")
+    last = _absmax_quant(nodes, "y", k)
     nodes.op("ReduceSumSquare", ["q", last], "s")
     root = nodes.op("Floor", [nodes.op("Sqrt", [nodes.op("Mul", ["s", nodes.power(2 * t)])])])
     nodes.op("Max", [root, nodes.constant(float(127 << t))], "n")
@@ -249,6 +280,48 @@ def _norm_quant(k: int, t: int, scale_frac: int) -> onnx.FunctionProto:
         "RMS normalisation and absmax quantisation in one: maximum m, reciprocal "
         "r = (127 << k) // m, activations q = rs(y * r, k), sum of squares s, its root n, "
         "output scale v = (127 << (P + t)) // n.")
+
+
+def _absmax_quant(nodes: NodeBuilder, y: str, k: int) -> str:
+    """Append maximum m, its reciprocal r and activations q of ``y``; return the last axis."""
+    last = nodes.integers([-1])
+    nodes.op("ReduceMax", [nodes.op("Abs", [y]), last], "m")
+    at_least_one = nodes.op("Max", ["m", nodes.constant(1.0)])
+    nodes.op("Floor", [nodes.op("Div", [nodes.constant(float(127 << k)), at_least_one])], "r")
+    nodes.round(nodes.op("Mul", [y, nodes.op("Mul", ["r", nodes.power(-k)])]), "q")
+    return last
+
+
+def _energy(mantissa: int, shift: int) -> onnx.FunctionProto:
+    nodes = NodeBuilder()
+    total = nodes.op("ReduceSumSquare", ["x", nodes.integers([-1])])
+    nodes.rs(nodes.op("Mul", [total, nodes.constant(float(mantissa))]), shift, "y")
+    return nodes.function("Energy", ["x"], ["y"], f"rs(sum(x^2) * {mantissa}, {shift}).")
+
+
+def _root(t: int, epsilon: int, has_extra: bool) -> onnx.FunctionProto:
+    nodes, extra = NodeBuilder(), ["extra"] if has_extra else []
+    total = nodes.op("ReduceSumSquare", ["x", nodes.integers([-1])])
+    for name in extra:
+        total = nodes.op("Add", [total, name])
+    nodes.op("Add", [total, nodes.constant(float(epsilon))], "s")
+    root = nodes.op("Floor", [nodes.op("Sqrt", [nodes.op("Mul", ["s", nodes.power(2 * t)])])])
+    nodes.op("Max", [root, nodes.constant(1.0)], "n")
+    return nodes.function(
+        "Root", ["x", *extra], ["s", "n"],
+        f"Sum of squares s = {' + '.join(['sum(x^2)', *extra, str(epsilon)])} and its root, "
+        f"n = isqrt(s << {2 * t}), at least 1.")
+
+
+def _quantize(k: int, shift: int, scale_frac: int) -> onnx.FunctionProto:
+    nodes = NodeBuilder()
+    _absmax_quant(nodes, "x", k)
+    ratio = nodes.op("Floor", [nodes.op("Div", [nodes.op("Mul", ["m", nodes.power(shift)]), "n"])])
+    nodes.op("Min", [ratio, nodes.constant(float((1 << scale_frac) - 1))], "v")
+    return nodes.function(
+        "Quantize", ["x", "n"], ["m", "r", "q", "v"],
+        f"Absmax quantisation: maximum m, reciprocal r = (127 << k) // m, activations "
+        f"q = rs(x * r, k); output scale v = (m << {shift}) // n, below 2^{scale_frac}.")
 
 
 def ternary_matmul() -> onnx.FunctionProto:
@@ -286,44 +359,35 @@ def _add(output: FixedPoint | None) -> onnx.FunctionProto:
     return nodes.function("Add", ["x", "y"], ["sum"], f"x + y{end}")
 
 
-def _sigmoid(z: FixedPoint, step: int, tables: Sequence[str]) -> onnx.FunctionProto:
+def _sigmoid(z: FixedPoint, step: int) -> onnx.FunctionProto:
     nodes = NodeBuilder()
     position = nodes.op("Add", ["z", nodes.constant(float(-z.min))])
     if step == 0:
         index = nodes.cast(position, TensorProto.INT64)
-        nodes.op("Gather", ["sigmoid.table", index], "y")
+        nodes.op("Gather", ["table", index], "y")
     else:
         position = nodes.op("Mul", [position, nodes.power(-step)])
         segment = nodes.op("Floor", [position])
         inside = nodes.op("Sub", [position, segment])
         index = nodes.cast(segment, TensorProto.INT64)
-        low = nodes.op("Gather", ["sigmoid.table", index])
-        rise = nodes.op("Gather", ["sigmoid.rise", index])
+        low = nodes.op("Gather", ["table", index])
+        rise = nodes.op("Gather", ["rise", index])
         nodes.op("Add", [low, nodes.round(nodes.op("Mul", [rise, inside]))], "y")
     return nodes.function(
-        "Sigmoid", ["z", *tables], ["y"],
+        "Sigmoid", ["z", "table", *(["rise"] if step else [])], ["y"],
         "Sigmoid by table: the top bits of z select a segment, the others, if any, "
         "interpolate inside it.")
 
 
-def _silu(
-    sigmoid: str, tables: Sequence[str], shift: int, output: FixedPoint | None,
-) -> onnx.FunctionProto:
+def _state(frac: int, keeps: bool) -> onnx.FunctionProto:
     nodes = NodeBuilder()
-    nodes.call(sigmoid, ["z", *tables], ["gate"])
-    end = _saturated(nodes, nodes.rs(nodes.op("Mul", ["z", "gate"]), shift), output, "y")
-    return nodes.function(
-        "Silu", ["z", *tables], ["y"], f"rs(z * sigmoid(z), {shift}){end}")
-
-
-def _state(frac: int) -> onnx.FunctionProto:
-    nodes = NodeBuilder()
-    # f * h + (2^Ff - f) * c = 2^Ff * c + f * (h - c), and c is a whole number.
-    product = nodes.op("Mul", ["f", nodes.op("Sub", ["h", "c"])])
-    nodes.op("Add", ["c", nodes.rs(product, frac)], "h_next")
+    # (1 - f) * (c - h) + h = f * (h - c) + c, and h and c are whole numbers.
+    near, far = ("c", "h") if keeps else ("h", "c")
+    product = nodes.op("Mul", ["f", nodes.op("Sub", [far, near])])
+    nodes.op("Add", [near, nodes.rs(product, frac)], "h_next")
     return nodes.function(
         "State", ["f", "c", "h"], ["h_next"],
-        f"The recurrence: h = rs(f * h + (2^Ff - f) * c, Ff), Ff = {frac}.")
+        f"The recurrence: {near} + rs(f * ({far} - {near}), {frac}).")
 
 
 def _multiply(shift: int, output: FixedPoint) -> onnx.FunctionProto:

@@ -122,6 +122,10 @@ class QuantizedModel:
             raise ValueError("sigmoid must not decrease from one entry to the next")
 
     @property
+    def vectors(self) -> dict[str, np.ndarray]:
+        return {}
+
+    @property
     def records(self) -> tuple[Record, ...]:
         """What a token goes through, step by step."""
         return language_model(self.config, self.profile)

@@ -14,6 +14,7 @@ and proves its range.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,21 +23,25 @@ from array_api_compat import array_namespace, device
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.records import (
-    Activate,
     Add,
     Embedding,
+    Energy,
     Multiply,
+    Narrow,
     Norm,
     Project,
+    Quantize,
     Record,
     Recur,
+    Root,
+    Scale,
+    Sigmoid,
 )
 from sterna.model.quantized.taps import Tap, ignore
 
 __all__ = [
     "IntegerModel",
     "IntegerRecords",
-    "activation",
     "combine_scale",
     "isqrt",
     "norm_quant",
@@ -52,8 +57,9 @@ Array = Any
 
 
 def rs(value: Array, shift: int) -> Array:
-    """Shift right by ``shift`` bits, rounding half up: ``(value + 2**(shift-1)) >> shift``."""
-    return value if shift == 0 else (value + (1 << (shift - 1))) >> shift
+    """Shift right by ``shift`` bits, rounding half up: ``(value + 2**(shift-1)) >> shift``; to the
+    left by ``-shift`` if it is negative."""
+    return value << -shift if shift <= 0 else (value + (1 << (shift - 1))) >> shift
 
 
 def saturate(value: Array, fmt: FixedPoint) -> Array:
@@ -93,15 +99,34 @@ def norm_quant(y: Array, norm: Norm | NumericProfile) -> dict[str, Array]:
     all but ``q`` have shape ``[..., 1]``. The RMS is taken over q, so an all-zero vector
     needs no epsilon.
     """
-    xp = array_namespace(y)
-    k, t = norm.reciprocal_bits, norm.root_frac
-    m = xp.max(xp.abs(y), axis=-1, keepdims=True)
-    r = (127 << k) // xp.clip(m, 1, None)
-    q = rs(y * r, k)
-    s = xp.sum(q * q, axis=-1, keepdims=True)
+    xp, t = array_namespace(y), norm.root_frac
+    parts = _absmax_quant(y, norm.reciprocal_bits)
+    s = xp.sum(parts["q"] ** 2, axis=-1, keepdims=True)
     n = xp.clip(isqrt(s << (2 * t)), 127 << t, None)
     v = (127 << (norm.scale_frac + t)) // n
-    return {"m": m, "r": r, "q": q, "s": s, "n": n, "v": v}
+    return {**parts, "s": s, "n": n, "v": v}
+
+
+def _absmax_quant(y: Array, k: int) -> dict[str, Array]:
+    """Absolute maximum ``m``, its reciprocal ``r`` and 8-bit activations ``q``."""
+    xp = array_namespace(y)
+    m = xp.max(xp.abs(y), axis=-1, keepdims=True)
+    r = (127 << k) // xp.clip(m, 1, None)
+    return {"m": m, "r": r, "q": rs(y * r, k)}
+
+
+def _root(x: Array, record: Root, extra: Array | int) -> dict[str, Array]:
+    """Sum of squares ``s`` with what keeps it from 0, and its root ``n``."""
+    xp = array_namespace(x)
+    s = xp.sum(x * x, axis=-1, keepdims=True) + record.epsilon + extra
+    return {"s": s, "n": xp.clip(isqrt(s << (2 * record.root_frac)), 1, None)}
+
+
+def _quantize(x: Array, n: Array, record: Quantize) -> dict[str, Array]:
+    """``x [..., width]`` in 8 bits and its scale over the root ``n [..., 1]``."""
+    parts = _absmax_quant(x, record.reciprocal_bits)
+    v = (parts["m"] << record.scale_shift) // n
+    return {**parts, "v": array_namespace(x).clip(v, None, (1 << record.scale_frac) - 1)}
 
 
 def combine_scale(v: Array, k: int, project: Project | NumericProfile) -> Array:
@@ -117,27 +142,18 @@ def requantize(
     return value if fmt is None else saturate(value, fmt)
 
 
-def sigmoid(z: Array, table: Array, of: Activate | NumericProfile) -> Array:
-    """Sigmoid of pre-activations in format ``of.z``, ``of.sigmoid_frac`` fraction bits, by table.
+def sigmoid(z: Array, table: Array, low: int, step_bits: int) -> Array:
+    """Sigmoid of pre-activations by a table that spans their whole range, from ``low``.
 
-    The table spans the whole range of z. The top bits of z select a segment; the others,
-    if any, interpolate linearly inside it.
+    The top bits of z select a segment; the ``step_bits`` others, if any, interpolate linearly
+    inside it.
     """
-    u = z - of.z.min
-    w = of.sigmoid_step_bits
-    if w == 0:
+    u = z - low
+    if step_bits == 0:
         return table[u]
-    i = u >> w
-    low = table[i]
-    return low + rs((table[i + 1] - low) * (u & ((1 << w) - 1)), w)
-
-
-def activation(x: Array, table: Array, record: Activate) -> Array:
-    """Sigmoid or SiLU of ``x``."""
-    value = sigmoid(x, table, record)
-    if record.kind == "silu":
-        value = rs(x * value, record.shift)
-    return value if record.output is None else saturate(value, record.output)
+    i = u >> step_bits
+    first = table[i]
+    return first + rs((table[i + 1] - first) * (u & ((1 << step_bits) - 1)), step_bits)
 
 
 class IntegerRecords:
@@ -155,11 +171,14 @@ class IntegerRecords:
         int ``[vocab, width]``, if there is an :class:`Embedding`.
     like
         An array of the namespace and device to compute with; NumPy if None.
+    vectors
+        int ``[width]`` of each :class:`Scale`, by its name.
     """
 
     def __init__(
         self, records: Sequence[Record], projections: Mapping[str, Projection],
         sigmoid: np.ndarray, like: Array | None = None, embedding: np.ndarray | None = None,
+        vectors: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> None:
         like = np.zeros(1) if like is None else like
         xp, where = array_namespace(like), device(like)
@@ -168,11 +187,14 @@ class IntegerRecords:
             return xp.asarray(values, dtype=dtype, device=where)
 
         self.records, self._projections = tuple(records), projections
+        self._xp = xp
         self._table = move(sigmoid, xp.int64)
+        self._complement = xp.flip(self._table)
         self._embedding = None if embedding is None else move(embedding, xp.int64)
         self._weights_t = {
             name: transposed(p.weight, like) for name, p in projections.items()}
         self._biases = {name: move(p.bias, xp.int64) for name, p in projections.items()}
+        self._vectors = {name: move(each, xp.int64) for name, each in vectors.items()}
 
     def run(
         self, values: dict[str, Array], states: Sequence[Array] = (), tap: Tap = ignore,
@@ -190,14 +212,34 @@ class IntegerRecords:
             tap(name, value)
             return value
 
+        def give_parts(name: str, parts: dict[str, Array]) -> None:
+            for part, value in parts.items():
+                give(f"{name}.{part}", value)
+
         for record in self.records:
             match record:
                 case Embedding():
                     assert self._embedding is not None
                     last = give(record.name, self._embedding[values["tokens"]])
+                case Narrow():
+                    last = give(record.name, saturate(
+                        rs(values[record.x], record.shift), record.output))
+                case Scale():
+                    last = give(record.name, saturate(
+                        rs(values[record.x] * self._vectors[record.name], record.shift),
+                        record.output))
                 case Norm():
-                    for part, value in norm_quant(values[record.x], record).items():
-                        give(f"{record.name}.{part}", value)
+                    give_parts(record.name, norm_quant(values[record.x], record))
+                case Energy():
+                    x = values[record.x]
+                    total = self._xp.sum(x * x, axis=-1, keepdims=True)
+                    last = give(record.name, rs(total * record.mantissa, record.shift))
+                case Root():
+                    extra = 0 if record.extra is None else values[record.extra]
+                    give_parts(record.name, _root(values[record.x], record, extra))
+                case Quantize():
+                    give_parts(record.name, _quantize(
+                        values[record.x], values[f"{record.root}.n"], record))
                 case Project(name):
                     own = self._projections[name]
                     acc = ternary_matmul(values[f"{record.norm}.q"], self._weights_t[name])
@@ -207,14 +249,17 @@ class IntegerRecords:
                     last = give(f"{name}.z", requantize(
                         acc, scale, own.shift, self._biases[name],
                         record.output if record.saturates else None))
-                case Activate():
-                    last = give(
-                        record.name, activation(values[record.x], self._table, record))
+                case Sigmoid():
+                    table = self._complement if record.complement else self._table
+                    last = give(record.name, sigmoid(
+                        values[record.x], table, record.z.min, record.step_bits))
                 case Recur():
-                    h, f, one = next(before), values[record.forget], 1 << record.frac
-                    # A rounded convex combination of h and c, so it cannot overflow.
-                    last = give(record.name, rs(
-                        f * h + (one - f) * values[record.candidate], record.frac))
+                    h, u = next(before), values[record.gate]
+                    if record.keeps:
+                        u = (1 << record.frac) - u
+                    # Between h and c, so it cannot overflow.
+                    last = give(record.name, h + rs(
+                        u * (values[record.candidate] - h), record.frac))
                     after.append(last)
                 case Multiply():
                     last = give(record.name, saturate(

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from sterna.model.config import ModelConfig
 from sterna.model.profile import FixedPoint, NumericProfile
 
-__all__ = ["Activate", "Add", "Embedding", "Multiply", "Norm", "Project", "Record", "Recur",
-           "bitlinear", "glu", "glu_cell", "language_model", "mlgru", "mlgru_cell", "residual",
-           "result_of"]
+__all__ = ["Add", "Embedding", "Energy", "Multiply", "Narrow", "Norm", "Project", "Quantize",
+           "Record", "Recur", "Root", "Scale", "Sigmoid", "bitlinear", "glu", "glu_cell",
+           "language_model", "mlgru", "mlgru_cell", "residual", "result_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,29 @@ class Embedding:
     name: str
     vocab: int
     width: int
+    output: FixedPoint
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """``name``: ``rs(x, shift)``, saturated to ``output``; a negative shift is one to the left."""
+
+    name: str
+    x: str
+    width: int
+    shift: int
+    output: FixedPoint
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """``name``: ``rs(x * g, shift)``, saturated to ``output``; ``g`` is the stored vector ``name``,
+    gains of a norm for example."""
+
+    name: str
+    x: str
+    width: int
+    shift: int
     output: FixedPoint
 
 
@@ -43,6 +66,48 @@ class Norm:
     width: int
     reciprocal_bits: int
     root_frac: int
+    scale_frac: int
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """``name``: ``rs(sum(x^2) * mantissa, shift)``, what a :class:`Root` adds for the epsilon of
+    an earlier norm."""
+
+    name: str
+    x: str
+    width: int
+    mantissa: int
+    shift: int
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """``{name}.s``: ``sum(x^2) + epsilon``, plus the :class:`Energy` ``extra`` if there is one;
+    ``{name}.n``: its root with ``root_frac`` fraction bits more than x, 1 or more."""
+
+    name: str
+    x: str
+    width: int
+    root_frac: int
+    epsilon: int = 0
+    extra: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quantize:
+    """``{name}.q``: the value ``x`` in 8 bits; ``{name}.v``: their scale, over the RMS of another.
+
+    As :class:`Norm` does, with the root of ``root`` in place of its own: ``v = (m << scale_shift)
+    // n``, at most ``2^scale_frac - 1``, ``m`` being the largest magnitude of x.
+    """
+
+    name: str
+    x: str
+    root: str
+    width: int
+    reciprocal_bits: int
+    scale_shift: int
     scale_frac: int
 
 
@@ -71,38 +136,39 @@ class Project:
 
 
 @dataclass(frozen=True, slots=True)
-class Activate:
-    """``name``: the sigmoid of the value ``x`` by table, or its SiLU, ``rs(x * sigmoid, shift)``.
+class Sigmoid:
+    """``name``: the sigmoid of the value ``x``, or of ``-x``, by table, with ``frac`` fraction bits.
 
-    ``x`` is in format ``z``, whose whole range the table covers; a sigmoid has ``sigmoid_frac``
-    fraction bits. A SiLU is saturated to ``output``; None where it cannot leave the format of x.
+    ``x`` is in format ``z``, whose whole range the table covers. ``complement`` stands for the
+    sigmoid of ``-x``, which is ``1 - sigmoid(x)`` without the loss of digits; it needs a table that
+    is interpolated, which is read from its other end.
     """
 
     name: str
     x: str
-    kind: Literal["sigmoid", "silu"]
     width: int
     z: FixedPoint
-    sigmoid_frac: int
-    sigmoid_step_bits: int
-    shift: int = 0
-    output: FixedPoint | None = None
+    frac: int
+    step_bits: int
+    complement: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Recur:
-    """``name``: a state ``h = f * h + (1 - f) * c``, kept from token to token.
+    """``name``: a state ``h = h + rs(u * (c - h), frac)``, kept from token to token.
 
-    ``forget`` is the value f, from 0 to ``1 - 2^-frac`` with ``frac`` fraction bits, ``candidate``
-    the value c in the format of the state, ``output``.
+    ``candidate`` is the value c in the format of the state, ``output``, and u from 0 to 1 with
+    ``frac`` fraction bits. The value ``gate`` is u, or, if ``keeps``, the ``1 - u`` that a forget
+    gate gives: then ``h = rs(f * h + (1 - f) * c, frac)``.
     """
 
     name: str
-    forget: str
+    gate: str
     candidate: str
     width: int
     frac: int
     output: FixedPoint
+    keeps: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +195,8 @@ class Add:
     saturates: bool = True
 
 
-Record: TypeAlias = Embedding | Norm | Project | Activate | Recur | Multiply | Add
+Record: TypeAlias = (Embedding | Narrow | Scale | Norm | Energy | Root | Quantize | Project |
+                     Sigmoid | Recur | Multiply | Add)
 """One step of the arithmetic."""
 
 
@@ -160,7 +227,7 @@ def mlgru_cell(profile: NumericProfile, at: str, width: int) -> list[Record]:
     from the values ``{at}.f.z``, ``.c.z`` and ``.g.z``."""
     return [
         _sigmoid(profile, f"{at}.f", width),
-        _silu(profile, f"{at}.c", width, profile.candidate_shift, profile.h),
+        *_silu(profile, f"{at}.c", width, profile.candidate_shift, profile.h),
         Recur(f"{at}.h", f"{at}.f.sigmoid", f"{at}.c.silu", width, profile.sigmoid_frac, profile.h),
         _sigmoid(profile, f"{at}.g", width),
         Multiply(f"{at}.o", f"{at}.g.sigmoid", f"{at}.h", width, profile.output_shift, profile.o)]
@@ -169,21 +236,21 @@ def mlgru_cell(profile: NumericProfile, at: str, width: int) -> list[Record]:
 def glu_cell(profile: NumericProfile, at: str, width: int) -> list[Record]:
     """The product ``{at}.p`` of a gated linear unit, from ``{at}.gate.z`` and ``{at}.up.z``."""
     return [
-        _silu(profile, f"{at}.gate", width, profile.sigmoid_frac),
+        *_silu(profile, f"{at}.gate", width, profile.sigmoid_frac, profile.z),
         Multiply(f"{at}.p", f"{at}.gate.silu", f"{at}.up.z", width, profile.product_shift,
                  profile.p)]
 
 
-def _sigmoid(profile: NumericProfile, at: str, width: int) -> Activate:
-    return Activate(f"{at}.sigmoid", f"{at}.z", "sigmoid", width, profile.z, profile.sigmoid_frac,
-                    profile.sigmoid_step_bits)
+def _sigmoid(profile: NumericProfile, at: str, width: int) -> Sigmoid:
+    return Sigmoid(f"{at}.sigmoid", f"{at}.z", width, profile.z, profile.sigmoid_frac,
+                   profile.sigmoid_step_bits)
 
 
 def _silu(
-    profile: NumericProfile, at: str, width: int, shift: int, output: FixedPoint | None = None,
-) -> Activate:
-    return Activate(f"{at}.silu", f"{at}.z", "silu", width, profile.z, profile.sigmoid_frac,
-                    profile.sigmoid_step_bits, shift, output)
+    profile: NumericProfile, at: str, width: int, shift: int, output: FixedPoint,
+) -> list[Record]:
+    return [_sigmoid(profile, at, width),
+            Multiply(f"{at}.silu", f"{at}.z", f"{at}.sigmoid", width, shift, output)]
 
 
 def mlgru(

@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 from sterna.model.checks import check_fields, check_whole
 
 __all__ = [
-    "C12", "PROFILES", "S16", "FixedPoint", "NumericProfile", "mantissa_and_shift", "profile_of"]
+    "C12", "PROFILES", "S16", "FixedPoint", "NumericProfile", "mantissa_and_shift", "profile_of",
+    "sigmoid_table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +190,7 @@ class NumericProfile:
         One entry for each segment, and one more at the upper end if the table is
         interpolated. This is a definition: the quantised file stores the integers.
         """
-        entries = self.sigmoid_segments + (1 if self.sigmoid_step_bits else 0)
-        span = 2 * self.z.limit
-        table = []
-        for i in range(entries):
-            value = -self.z.limit + i * span / self.sigmoid_segments
-            exact = 1.0 / (1.0 + math.exp(-value))
-            table.append(min(math.floor(exact * (1 << self.sigmoid_frac) + 0.5),
-                             self.sigmoid_max))
-        return table
+        return sigmoid_table(self.z, self.sigmoid_frac, self.sigmoid_segments)
 
     # Shifts (all static) -----------------------------------------------------------
 
@@ -260,6 +253,22 @@ class NumericProfile:
         biggest = ((1 << self.mantissa_bits) - 1) << self.scale_frac
         shift = self.combine_shift
         return (biggest + ((1 << shift) >> 1)) >> shift
+
+
+def sigmoid_table(z: FixedPoint, frac: int, segments: int) -> list[int]:
+    """Return the sigmoid at the boundaries of segments over the whole range of ``z``, rounded half
+    up to ``frac`` bits and below 1.
+
+    One entry for each segment, and one more at the upper end if the table is interpolated, which
+    is when z has more values than there are segments.
+    """
+    entries = segments + (1 if segments < 1 << z.bits else 0)
+    table = []
+    for i in range(entries):
+        value = -z.limit + i * 2 * z.limit / segments
+        exact = 1.0 / (1.0 + math.exp(-value))
+        table.append(min(math.floor(exact * (1 << frac) + 0.5), (1 << frac) - 1))
+    return table
 
 
 def mantissa_and_shift(scale: float, mantissa_bits: int, scale_bits: int) -> tuple[int, int]:

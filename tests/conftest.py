@@ -116,11 +116,9 @@ def faulty_weight(model: QuantizedModel) -> QuantizedModel:
 
 def replace_weights(model: QuantizedModel, value: int) -> QuantizedModel:
     """The same model with every weight of every matrix equal to ``value``."""
-    return QuantizedModel(
-        model.config, model.profile,
-        {name: Projection(np.full_like(p.weight, value), p.bias, p.k, p.shift)
-         for name, p in model.projections.items()},
-        model.embedding, model.sigmoid)
+    return replace(model, projections={
+        name: Projection(np.full_like(p.weight, value), p.bias, p.k, p.shift)
+        for name, p in model.projections.items()})
 
 
 @pytest.fixture(scope="module")

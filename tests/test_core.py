@@ -189,7 +189,7 @@ def test_a_planted_fault_is_caught_and_named(cores, fault: str, named: str) -> N
             weight[2, 5] = -1 if weight[2, 5] > 0 else 1
         bias[4] += fault == "bias"
         projections[name] = Projection(weight, bias, p.k, p.shift + (fault == "shift"))
-    other = QuantizedModel(model.config, model.profile, projections, embedding, sigmoid)
+    other = replace(model, projections=projections, embedding=embedding, sigmoid=sigmoid)
     report, = run_core_phases(
         other, emitted, [CorePhase("text", requests(SHAPES[0]), reset=True)], work=folder)
     assert not report.checks.passed

@@ -30,6 +30,7 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES, S16, FixedPoint
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout
+from sterna.model.quantized.records import language_model
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import encode
 from sterna.sim.bench.runner import Simulator, run_on
@@ -148,12 +149,12 @@ def faulty_shift(model: QuantizedModel) -> QuantizedModel:
     # One fraction bit fewer in o: its shift is one too long, its width the same.
     profile = dataclasses.replace(model.profile, o=FixedPoint(
         model.profile.o.bits, model.profile.o.frac - 1))
-    return dataclasses.replace(model, profile=profile)
+    return dataclasses.replace(model, records=language_model(model.config, profile))
 
 
 def faulty_scale(model: QuantizedModel) -> QuantizedModel:
     profile = dataclasses.replace(model.profile, root_frac=model.profile.root_frac - 1)
-    return dataclasses.replace(model, profile=profile)
+    return dataclasses.replace(model, records=language_model(model.config, profile))
 
 
 @pytest.mark.parametrize(("unit", "fault", "failure"), [

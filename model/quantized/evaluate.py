@@ -61,7 +61,7 @@ def evaluate(
         If the text has fewer than two tokens, or a byte that the model does not know.
     """
     return evaluate_steps(
-        IntegerModel(model), text, frac=model.profile.logit.frac, sequences=sequences,
+        IntegerModel(model), text, frac=model.logit.frac, sequences=sequences,
         progress=progress, tokenizer=model.tokenizer)
 
 

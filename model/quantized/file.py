@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +19,34 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from sterna.model.checks import check_fields
-from sterna.model.config import SIZES, ModelConfig
+from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
-from sterna.model.profile import NumericProfile
+from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized.bundled import BUNDLED, bundled_path
-from sterna.model.quantized.records import Record, language_model
+from sterna.model.quantized.records import (
+    Embedding,
+    Project,
+    Record,
+    Recur,
+    Scale,
+    Sigmoid,
+    records_from_json,
+    records_to_json,
+    shape_and_profile,
+)
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.files import fitted, tokenizer_from_json
-from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer, Tokenizer
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
 __all__ = ["FORMAT_VERSION", "Projection", "QuantizedFileError", "QuantizedModel", "load_model",
            "pack_trits", "unpack_trits"]
 
-FORMAT_VERSION = 2
-"""Of a file with a tokenizer. Models of bytes are written as version 1, whose readers read them."""
-_BYTES_VERSION = 1
+FORMAT_VERSION = 3
 _FORMAT = "sterna quantised model"
 _HEADER_KEY = "sterna"
-_HEADER_FIELDS = ("format", "version", "config", "profile", "tokenizer", "provenance")
+_HEADER_FIELDS = ("format", "version", "records", "profile", "tokenizer", "provenance")
 _MERGES = "tokenizer.merges"
+_VECTOR = FixedPoint(24, 0)
 _OTHER_FILES = {
     ".onnx": "; an ONNX file is made from a quantised model: give that one",
     ".pt": "; a checkpoint has to be quantised first: sterna quantize",
@@ -61,7 +71,7 @@ class Projection:
         head of a trained model.
     k, shift
         Mantissa and right shift of the weight scale: ``z = rs(acc * A, shift) + bias``
-        with ``A = rs(V * k, profile.combine_shift)``.
+        with ``A = rs(V * k, combine_shift)``.
     """
 
     weight: np.ndarray
@@ -70,65 +80,111 @@ class Projection:
     shift: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class QuantizedModel:
     """A MatMul-free language model in integers.
 
     Parameters
     ----------
-    config, profile
-        Shape and numeric formats.
+    records
+        What a token goes through, step by step.
+    profile_name
+        Name of the formats in the records: S16, C12, P24.
     projections
-        Every ternary matrix, by the names and in the order of ``config.projections()``.
+        Every ternary matrix, by the names and in the order of the records.
     embedding
-        int16 or int32 ``[vocab, d]`` in format ``profile.x``.
+        int16 or int32 ``[vocab, width]`` in the format of its record.
     sigmoid
-        int16 or int32 table, as ``profile.sigmoid_table()`` defines it.
+        int16 or int32 table, as :func:`~sterna.model.profile.sigmoid_table` defines it.
     provenance
         Where the model comes from: corpus, training, held-out figures, versions (JSON).
     tokenizer
         Between text and the tokens of the vocabulary; bytes by default, of which a model may know
         fewer than 256.
+    vectors
+        int16 or int32 ``[width]`` of every :class:`~sterna.model.quantized.records.Scale`, by its
+        name.
 
     Raises
     ------
     ValueError
-        If a tensor does not have the shape, type or range that shape and profile ask for, or the
+        If a tensor does not have the shape, type or range that its record asks for, or the
         tokenizer has another number of tokens.
     """
 
-    config: ModelConfig
-    profile: NumericProfile
+    records: tuple[Record, ...]
+    profile_name: str
     projections: dict[str, Projection]
     embedding: np.ndarray
     sigmoid: np.ndarray
     provenance: dict[str, Any] = field(default_factory=dict)
     tokenizer: Tokenizer = BYTES
+    vectors: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.config.check_integer_form()
-        object.__setattr__(self, "tokenizer", fitted(self.tokenizer, self.config.vocab))
-        shapes = self.config.projections()
-        if list(self.projections) != list(shapes):
+        first, last = self.records[0], self.records[-1]
+        if not isinstance(first, Embedding) or not isinstance(last, Project):
+            raise ValueError("the first record must be an embedding, and the last a project")
+        object.__setattr__(self, "tokenizer", fitted(self.tokenizer, first.vocab))
+        _check("embedding", self.embedding, (first.vocab, first.width), first.output)
+        projects = {each.name: each for each in self.records if isinstance(each, Project)}
+        scales = {each.name: each for each in self.records if isinstance(each, Scale)}
+        if list(self.projections) != list(projects):
             raise ValueError(
-                f"projections must be {list(shapes)}, got {list(self.projections)}")
-        for name, (rows, columns) in shapes.items():
-            _check_projection(name, self.projections[name], rows, columns, self.profile)
-        x = self.profile.x
-        _check("embedding", self.embedding, (self.config.vocab, self.config.d), x.min, x.max)
-        entries = len(self.profile.sigmoid_table())
-        _check("sigmoid", self.sigmoid, (entries,), 0, self.profile.sigmoid_max)
+                f"projections must be {list(projects)}, got {list(self.projections)}")
+        if list(self.vectors) != list(scales):
+            raise ValueError(f"vectors must be {list(scales)}, got {list(self.vectors)}")
+        for name, project in projects.items():
+            _check_projection(project, self.projections[name])
+        for name, scale in scales.items():
+            _check(name, self.vectors[name], (scale.width,), _VECTOR)
+        if len({(each.width, each.output.bits) for each in self.states}) != 1:
+            raise ValueError("there must be states, all of the same width and number of bits")
+        tables = {(each.z, each.frac, each.step_bits) for each in self.records
+                  if isinstance(each, Sigmoid)}
+        if len(tables) > 1:
+            raise ValueError("all sigmoids must have the same format and table")
+        for z, frac, step_bits in tables:
+            entries = (1 << (z.bits - step_bits)) + (step_bits > 0)
+            _check_range("sigmoid", self.sigmoid, (entries,), 0, (1 << frac) - 1)
         if np.any(np.diff(self.sigmoid) < 0):
             raise ValueError("sigmoid must not decrease from one entry to the next")
 
     @property
-    def vectors(self) -> dict[str, np.ndarray]:
-        return {}
+    def vocab(self) -> int:
+        """Number of tokens."""
+        return len(self.embedding)
 
     @property
-    def records(self) -> tuple[Record, ...]:
-        """What a token goes through, step by step."""
-        return language_model(self.config, self.profile)
+    def logit(self) -> FixedPoint:
+        """Format of the logits."""
+        last = self.records[-1]
+        assert isinstance(last, Project)
+        return last.output
+
+    @cached_property
+    def states(self) -> list[Recur]:
+        """The recurrences: the states of all layers have one width and number of bits."""
+        return [each for each in self.records if isinstance(each, Recur)]
+
+    @property
+    def config(self) -> ModelConfig:
+        """The shape of a model of Sterna's own architecture; ValueError if it is of another."""
+        return self._own[0]
+
+    @property
+    def profile(self) -> NumericProfile:
+        """Its formats; ValueError as for :attr:`config`."""
+        return self._own[1]
+
+    @cached_property
+    def _own(self) -> tuple[ModelConfig, NumericProfile]:
+        own = shape_and_profile(self.records, self.profile_name)
+        if own is None:
+            raise ValueError(
+                "a model of another architecture than Sterna's own, such as a converted one, has "
+                "no gateware, and no ONNX form but traced")
+        return own
 
     def to_bytes(self) -> bytes:
         """Serialise; the same model gives the same bytes."""
@@ -141,16 +197,17 @@ class QuantizedModel:
             tensors[f"{name}.bias"] = _narrowest(projection.bias)
             tensors[f"{name}.scale"] = np.array(
                 [projection.k, projection.shift], dtype=np.int32)
+        for name, vector in self.vectors.items():
+            tensors[f"{name}.vector"] = _narrowest(vector)
         header = {
             "format": _FORMAT,
-            "version": _BYTES_VERSION,
-            "config": self.config.to_json(),
-            "profile": asdict(self.profile),
+            "version": FORMAT_VERSION,
+            "records": records_to_json(self.records),
+            "profile": self.profile_name,
             "tokenizer": self.tokenizer.to_json(),
             "provenance": self.provenance,
         }
         if isinstance(self.tokenizer, BytePairTokenizer):
-            header["version"] = FORMAT_VERSION
             # A tensor, as text would make the header of a large vocabulary longer than a reader
             # wants to parse before it knows what the file is.
             del header["tokenizer"]["merges"]
@@ -206,10 +263,10 @@ def _parse(blob: bytes) -> QuantizedModel:
     header = _read_header(blob)
     if header.get("format") != _FORMAT:
         raise ValueError(f"not a Sterna quantised model, but {header.get('format')!r}")
-    if header.get("version") not in (_BYTES_VERSION, FORMAT_VERSION):
+    if header.get("version") != FORMAT_VERSION:
         raise ValueError(
-            f"the file has format version {header.get('version')!r}, this Sterna reads "
-            f"the versions {_BYTES_VERSION} and {FORMAT_VERSION}")
+            f"the file has format version {header.get('version')!r}, this Sterna reads version "
+            f"{FORMAT_VERSION}")
     try:
         tensors = load_safetensors(blob)
     except (SafetensorError, ValueError) as error:
@@ -222,45 +279,42 @@ def _parse(blob: bytes) -> QuantizedModel:
     check_fields("the header", known, _HEADER_FIELDS)
     if not isinstance(header["provenance"], dict):
         raise ValueError(f"provenance must be an object, got {header['provenance']!r}")
-    check_fields("config", header["config"], SIZES)
-    config = ModelConfig(**header["config"])
-    profile = NumericProfile.from_json(header["profile"])
-    tokenizer = _read_tokenizer(header, tensors, config.vocab)
-    wanted = {"embedding", "sigmoid"} | {
-        f"{name}.{part}" for name in config.projections()
-        for part in ("weight", "bias", "scale")}
+    if not isinstance(header["profile"], str):
+        raise ValueError(f"profile must be a name, got {header['profile']!r}")
+    records = records_from_json(header["records"])
+    tokenizer = _read_tokenizer(header, tensors)
+    projects = {each.name: each for each in records if isinstance(each, Project)}
+    scales = [each.name for each in records if isinstance(each, Scale)]
+    wanted = {"embedding", "sigmoid"} | {f"{name}.vector" for name in scales} | {
+        f"{name}.{part}" for name in projects for part in ("weight", "bias", "scale")}
     if set(tensors) != wanted:
         odd = sorted(set(tensors) ^ wanted)
         raise ValueError(f"missing or unknown tensors: {', '.join(odd[:4])}")
     projections = {}
-    for name, shape in config.projections().items():
+    for name, record in projects.items():
         scale = tensors[f"{name}.scale"]
         if scale.shape != (2,) or scale.dtype.kind != "i":
             raise ValueError(
                 f"{name}.scale must be the integers (k, shift), got {scale.dtype} {scale.shape}")
         try:
-            weight = unpack_trits(tensors[f"{name}.weight"], shape)
+            weight = unpack_trits(tensors[f"{name}.weight"], (record.rows, record.columns))
         except ValueError as error:
             raise ValueError(f"{name}.weight: {error}") from error
         projections[name] = Projection(
             weight, tensors[f"{name}.bias"], int(scale[0]), int(scale[1]))
     return QuantizedModel(
-        config, profile, projections, tensors["embedding"], tensors["sigmoid"],
-        header["provenance"], tokenizer)
+        records, header["profile"], projections, tensors["embedding"], tensors["sigmoid"],
+        header["provenance"], tokenizer, {name: tensors[f"{name}.vector"] for name in scales})
 
 
-def _read_tokenizer(
-    header: dict[str, Any], tensors: dict[str, np.ndarray], vocab: int,
-) -> Tokenizer:
+def _read_tokenizer(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> Tokenizer:
     """The tokenizer of a file, whose merges are taken from the tensors."""
     content = header["tokenizer"]
-    if header["version"] == _BYTES_VERSION and content != ByteTokenizer.kind:
-        raise ValueError(f"tokenizer must be {ByteTokenizer.kind!r}, got {content!r}")
     if isinstance(content, dict):
         if _MERGES not in tensors:
             raise ValueError(f"missing tensors: {_MERGES}")
         content = {**content, "merges": tensors.pop(_MERGES)}
-    return tokenizer_from_json(content, vocab)
+    return tokenizer_from_json(content)
 
 
 def _read_header(blob: bytes) -> dict[str, Any]:
@@ -295,7 +349,13 @@ def _narrowest(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values, dtype=np.int16 if fits else np.int32)
 
 
-def _check(name: str, values: np.ndarray, shape: tuple[int, ...], low: int, high: int) -> None:
+def _check(name: str, values: np.ndarray, shape: tuple[int, ...], fmt: FixedPoint) -> None:
+    _check_range(name, values, shape, fmt.min, fmt.max)
+
+
+def _check_range(
+    name: str, values: np.ndarray, shape: tuple[int, ...], low: int, high: int,
+) -> None:
     if not np.issubdtype(values.dtype, np.integer):
         raise ValueError(f"{name} must hold integers, got {values.dtype}")
     if values.shape != shape:
@@ -305,18 +365,18 @@ def _check(name: str, values: np.ndarray, shape: tuple[int, ...], low: int, high
             f"{name} must be from {low} to {high}, got {values.min()} to {values.max()}")
 
 
-def _check_projection(
-    name: str, projection: Projection, rows: int, columns: int, profile: NumericProfile,
-) -> None:
-    _check(f"{name}.weight", projection.weight, (rows, columns), -1, 1)
-    bits = profile.bias_bits(name)
-    _check(f"{name}.bias", projection.bias, (rows,), -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-    low, high = 1 << (profile.mantissa_bits - 1), (1 << profile.mantissa_bits) - 1
+def _check_projection(record: Project, projection: Projection) -> None:
+    name, bits = record.name, record.mantissa_bits
+    _check_range(f"{name}.weight", projection.weight, (record.rows, record.columns), -1, 1)
+    # One bit more than the output, so that a bias alone can saturate.
+    limit = 1 << record.output.bits
+    _check_range(f"{name}.bias", projection.bias, (record.rows,), -limit, limit - 1)
+    low, high = 1 << (bits - 1), (1 << bits) - 1
     if not low <= projection.k <= high:
         raise ValueError(f"{name}: k must be from {low} to {high}, got {projection.k}")
-    if not 1 <= projection.shift <= profile.max_shift:
+    if not 1 <= projection.shift <= NumericProfile.max_shift:
         raise ValueError(
-            f"{name}: shift must be from 1 to {profile.max_shift}, got {projection.shift}")
+            f"{name}: shift must be from 1 to {NumericProfile.max_shift}, got {projection.shift}")
 
 
 # Packing ------------------------------------------------------------------------------

@@ -290,17 +290,15 @@ class IntegerModel:
 
     def __init__(self, model: QuantizedModel, like: Array | None = None) -> None:
         self.model = model
-        self.config = model.config
-        self.profile = model.profile
         like = np.zeros(1) if like is None else like
         self._xp = array_namespace(like)
         self._device = device(like)
         self._records = IntegerRecords(
-            model.records, model.projections, model.sigmoid, like, model.embedding)
+            model.records, model.projections, model.sigmoid, like, model.embedding, model.vectors)
 
     def start(self, batch: int = 1) -> Array:
         """The state at the start of a sequence: zeros, int64 ``[layers, batch, d]``."""
-        shape = (self.config.layers, batch, self.config.d)
+        shape = (len(self.model.states), batch, self.model.states[0].width)
         return self._xp.zeros(shape, dtype=self._xp.int64, device=self._device)
 
     def step(self, tokens: Array, state: Array, tap: Tap = ignore) -> tuple[Array, Array]:
@@ -309,7 +307,7 @@ class IntegerModel:
         Parameters
         ----------
         tokens
-            int64 ``[batch]``, each below ``config.vocab``.
+            int64 ``[batch]``, each below ``model.vocab``.
         state
             int64 ``[layers, batch, d]``; it is not modified.
         tap
@@ -318,7 +316,7 @@ class IntegerModel:
         Returns
         -------
         logits, state
-            int64 ``[batch, vocab]`` in format ``profile.logit``, and the new state.
+            int64 ``[batch, vocab]`` in format ``model.logit``, and the new state.
 
         Raises
         ------
@@ -326,17 +324,18 @@ class IntegerModel:
             If a token is outside the vocabulary, or the state has another shape or leaves
             its format.
         """
-        xp, profile = self._xp, self.profile
-        shape, h = (self.config.layers, tokens.shape[0], self.config.d), profile.h
+        xp, model = self._xp, self.model
+        h = model.states[0].output
+        shape = (len(model.states), tokens.shape[0], model.states[0].width)
         if tuple(state.shape) != shape:
             raise ValueError(f"state must have shape {shape}, got {tuple(state.shape)}")
         if int(xp.min(state)) < h.min or int(xp.max(state)) > h.max:
             raise ValueError(
                 f"state must be from {h.min} to {h.max}, "
                 f"got {int(xp.min(state))} to {int(xp.max(state))}")
-        if bool(xp.any(tokens < 0)) or bool(xp.any(tokens >= self.config.vocab)):
+        if bool(xp.any(tokens < 0)) or bool(xp.any(tokens >= model.vocab)):
             raise ValueError(
-                f"tokens must be from 0 to {self.config.vocab - 1}, got {tokens.tolist()}")
+                f"tokens must be from 0 to {model.vocab - 1}, got {tokens.tolist()}")
         logits, new_state = self._records.run({"tokens": tokens}, list(state), tap)
         tap("logits", logits)
         return logits, xp.stack(new_state)

@@ -10,15 +10,18 @@ computes is defined in :mod:`sterna.model.quantized.integer`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from functools import lru_cache
+from typing import Any, TypeAlias, get_args
 
+from sterna.model.checks import check_fields, check_whole
 from sterna.model.config import ModelConfig
 from sterna.model.profile import FixedPoint, NumericProfile
 
 __all__ = ["Add", "Embedding", "Energy", "Multiply", "Narrow", "Norm", "Project", "Quantize",
-           "Record", "Recur", "Root", "Scale", "Sigmoid", "bitlinear", "glu", "glu_cell",
-           "language_model", "mlgru", "mlgru_cell", "residual", "result_of"]
+           "Record", "Recur", "Root", "Scale", "Sigmoid", "bitlinear", "gives", "glu", "glu_cell",
+           "language_model", "mlgru", "mlgru_cell", "reads", "records_from_json",
+           "records_to_json", "residual", "result_of", "shape_and_profile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +208,101 @@ def result_of(record: Record) -> str:
     return f"{record.name}.z" if isinstance(record, Project) else record.name
 
 
+def gives(record: Record) -> dict[str, int]:
+    """The values that later records may read, and how many numbers each has."""
+    match record:
+        case Norm() | Quantize():
+            return {f"{record.name}.q": record.width, f"{record.name}.v": 1}
+        case Root():
+            return {f"{record.name}.n": 1}
+        case Energy():
+            return {record.name: 1}
+        case _:
+            return {result_of(record): record.width}
+
+
+def reads(record: Record) -> dict[str, int]:
+    """The values that it reads, and how many numbers each must have; tokens are none of them."""
+    match record:
+        case Embedding():
+            return {}
+        case Project():
+            return {f"{record.norm}.q": record.columns, f"{record.norm}.v": 1}
+        case Quantize():
+            return {record.x: record.width, f"{record.root}.n": 1}
+        case Root():
+            return {record.x: record.width, **({record.extra: 1} if record.extra else {})}
+        case Recur():
+            return dict.fromkeys((record.gate, record.candidate), record.width)
+        case Multiply() | Add():
+            return dict.fromkeys((record.x, record.y), record.width)
+        case _:
+            return {record.x: record.width}
+
+
+# In files -----------------------------------------------------------------------------
+
+_KINDS: dict[str, Any] = {kind.__name__.lower(): kind for kind in get_args(Record)}
+_DEFAULTS = {kind: {each.name: each.default for each in fields(kind) if each.default is not MISSING}
+             for kind in get_args(Record)}
+_RANGES = {"shift": (-40, 80), "epsilon": (0, 1 << 52), "bits": (0, 24), "frac": (0, 24)}
+"""Of numbers, by the end of their names; all others are from 1 to 2^24."""
+
+
+def records_to_json(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """The records as objects with their ``kind`` and their fields, less those left at a default."""
+    return [{"kind": type(record).__name__.lower(),
+             **{name: value for name, value in asdict(record).items()
+                if (name, value) not in _DEFAULTS[type(record)].items()}} for record in records]
+
+
+def records_from_json(content: Any) -> tuple[Record, ...]:
+    """Undo :func:`records_to_json`.
+
+    Raises ValueError if a record is of an unknown kind, has a field missing, unknown, of another
+    type or out of range, reads a value that no record before it gives or one of another width, or
+    gives one that another gave; the record is named.
+    """
+    if not isinstance(content, list) or not content:
+        raise ValueError(f"records must be a list, got {content!r:.40}")
+    records = tuple(_record(i, each) for i, each in enumerate(content))
+    widths: dict[str, int] = {}
+    for record in records:
+        for name, width in reads(record).items():
+            if widths.get(name) != width:
+                raise ValueError(f"the record {record.name} reads {name} with {width} values, of "
+                                 f"which there are {widths.get(name, 'none')}")
+        for name, width in gives(record).items():
+            if name in widths:
+                raise ValueError(f"the record {record.name} gives {name} a second time")
+            widths[name] = width
+    return records
+
+
+def _record(index: int, content: Any) -> Record:
+    kind = content.get("kind") if isinstance(content, dict) else None
+    if kind not in _KINDS:
+        raise ValueError(f"record {index} must be one of {', '.join(_KINDS)}, got {kind!r}")
+    make = _KINDS[kind]
+    values = _DEFAULTS[make] | {name: value for name, value in content.items() if name != "kind"}
+    at = f"record {index} ({kind})"
+    check_fields(at, values, (each.name for each in fields(make)))
+    for each in fields(make):
+        value, where = values[each.name], f"{at}: {each.name}"
+        match each.type:
+            case "FixedPoint":
+                check_fields(where, value, ("bits", "frac"))
+                values[each.name] = FixedPoint(**value)
+            case "int":
+                check_whole(where, value, *_RANGES.get(each.name.split("_")[-1], (1, 1 << 24)))
+            case type_name:
+                allowed = {"str": str, "bool": bool, "str | None": str | None}[str(type_name)]
+                if not isinstance(value, allowed):
+                    raise ValueError(f"{where} must be of type {type_name}, got {value!r}")
+    made: Record = make(**values)
+    return made
+
+
 # Architectures ------------------------------------------------------------------------
 
 Shapes: TypeAlias = Mapping[str, tuple[int, int]]
@@ -300,6 +398,33 @@ def language_model(config: ModelConfig, profile: NumericProfile) -> tuple[Record
             x = f"{at}.x"
     return (*records, *bitlinear(
         profile, "head.norm", x, {"head": shapes["head"]}, profile.logit))
+
+
+@lru_cache(maxsize=64)
+def shape_and_profile(
+    records: tuple[Record, ...], name: str,
+) -> tuple[ModelConfig, NumericProfile] | None:
+    """What :func:`language_model` made these records of, the profile with that name; None if it
+    did not make them."""
+    found = {record.name: record for record in records}
+    try:
+        x, norm, head, gate, sigmoid, h, o, p = (found[each] for each in (
+            "embedding.x", "head.norm", "head", "layer0.glu.gate", "layer0.mlgru.f.sigmoid",
+            "layer0.mlgru.h", "layer0.mlgru.o", "layer0.glu.p"))
+        assert isinstance(x, Embedding) and isinstance(norm, Norm) and isinstance(head, Project)
+        assert isinstance(gate, Project) and isinstance(sigmoid, Sigmoid)
+        assert isinstance(h, Recur) and isinstance(o, Multiply) and isinstance(p, Multiply)
+        layers = sum(isinstance(record, Recur) for record in records)
+        config = ModelConfig(x.width, layers, gate.rows, x.vocab)
+        profile = NumericProfile(
+            name, x.output, sigmoid.z, h.output, o.output, p.output, head.output,
+            norm.reciprocal_bits, norm.root_frac, norm.scale_frac, head.mantissa_bits,
+            norm.scale_frac + head.mantissa_bits - head.combine_shift, sigmoid.frac,
+            1 << (sigmoid.z.bits - sigmoid.step_bits))
+        same = language_model(config, profile) == records
+    except (AssertionError, KeyError, ValueError):
+        return None
+    return (config, profile) if same else None
 
 
 def _without(name: str, shapes: Shapes) -> Shapes:

@@ -9,6 +9,7 @@ import numpy as np
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.quantized.records import language_model
 
 __all__ = ["random_model"]
 
@@ -36,6 +37,6 @@ def random_model(
     embedding = rng.integers(
         -(1 << x.frac), (1 << x.frac) + 1, size=(config.vocab, config.d), dtype=np.int16)
     return QuantizedModel(
-        config, profile, projections, embedding,
+        language_model(config, profile), profile.name, projections, embedding,
         np.array(profile.sigmoid_table(), dtype=np.int32),
         {"source": f"random_model(seed={seed}, gain={gain})"})

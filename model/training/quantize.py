@@ -19,6 +19,7 @@ from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.evaluate import Evaluation, evaluate
 from sterna.model.quantized.fixed import quantize_projection, to_fixed
+from sterna.model.quantized.records import language_model
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 from sterna.model.training.checkpoint import Checkpoint, load_checkpoint
@@ -48,7 +49,7 @@ def quantize(
             None if linear.bias is None else _numpy(linear.bias), profile,
             profile.output_format(name))
     return QuantizedModel(
-        model.config, profile, projections,
+        language_model(model.config, profile), profile.name, projections,
         to_fixed("embedding", _numpy(model.embedding.weight), profile.x),
         np.array(profile.sigmoid_table(), dtype=np.int32), provenance or {}, tokenizer)
 

@@ -20,6 +20,7 @@ from sterna.hw.parts.bits import from_ints, signed_bits, signed_elements, to_bit
 from sterna.hw.units.mac.weight_packing import row_codes, row_starts, row_trits
 from sterna.hw.units.weight_rom import WeightRomParams
 from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.quantized.records import language_model
 
 __all__ = [
     "CoreImage", "build_image", "result_tag_layout", "task_layout", "unpack_image",
@@ -149,7 +150,7 @@ def unpack_image(image: CoreImage) -> QuantizedModel:
                 bias[:, slot].reshape(-1)[:stage.rows].astype(np.int32),
                 fields.k[slot], image.shifts[fields.shift[slot]])
     return QuantizedModel(
-        params.config, params.profile, projections,
+        language_model(params.config, params.profile), params.profile.name, projections,
         np.array(image.embedding, dtype=np.int32), np.array(image.sigmoid, dtype=np.int32))
 
 

@@ -1,0 +1,1 @@
+"""Published checkpoints: reading the folder that a hub gives, and making integers of it."""

@@ -1,0 +1,177 @@
+"""From a published checkpoint to integers: matrices are made ternary, and formats are chosen by what
+the model does with a text."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from sterna.model.hub.folder import HubError, HubFolder
+from sterna.model.profile import mantissa_and_shift, sigmoid_table
+from sterna.model.quantized.file import Projection, QuantizedModel
+from sterna.model.quantized.hgrn_bit import WIDTHS, Formatted, HgrnBitShape, Widths, hgrn_bit
+from sterna.model.quantized.real import Matrix, run_real
+from sterna.model.quantized.records import Project
+from sterna.model.quantized.taps import Tap, ignore
+
+__all__ = ["Published", "convert", "ternarize"]
+
+_KIND = "hgrn_bit"
+_FIXED = {"use_short_conv": False, "expand_ratio": 1, "tie_word_embeddings": False}
+"""Options that all published checkpoints set like this; nothing else is computed."""
+_SMALLEST_SCALE = 1e-5
+
+
+def ternarize(weight: np.ndarray) -> Matrix:
+    """Codes int8 and the scale of a matrix, float32 ``[rows, columns]``: the mean magnitude, and
+    each weight divided by it, rounded half to even and clipped to -1 to 1.
+
+    A matrix of three values ``-s, 0, s`` is ternary already and keeps its scale ``s``: its mean
+    would be smaller by the share of zeros.
+    """
+    magnitudes = np.abs(weight)
+    largest = magnitudes.max()
+    if largest > 0 and ((magnitudes == 0) | (magnitudes == largest)).all():
+        return np.sign(weight).astype(np.int8), float(largest)
+    scale = max(float(magnitudes.mean(dtype=np.float64)), _SMALLEST_SCALE)
+    return np.clip(np.rint(weight / np.float32(scale)), -1, 1).astype(np.int8), scale
+
+
+class Published:
+    """A published checkpoint: its shape, its gains, and its matrices one at a time.
+
+    ``reals`` are the real vectors of the records' :class:`Scale`.
+
+    Raises HubError if the folder holds another architecture, or a tensor is missing, unknown,
+    misshapen or not finite.
+    """
+
+    def __init__(self, folder: HubFolder) -> None:
+        self._folder = folder
+        self.shape = _shape(folder)
+        folder.check(_tensor_shapes(self.shape))
+        self._up: Matrix | None = None
+        self.reals: dict[str, np.ndarray] = {}
+        bounds = self._lower_bounds()
+        for layer in range(self.shape.layers):
+            to, at = f"layer{layer}.mlgru", f"model.layers.{layer}"
+            gain = self._root(to, f"{at}.attn_norm")
+            for part, name in _GATES.items():
+                self.reals[f"{to}.{part}.w"] = gain * self._gain(f"{at}.attn.{name}_proj.norm")
+            if bounds is not None and layer:
+                self.reals[f"{to}.f.update"] = 1 - bounds[layer]
+            inner = self._gain(f"{at}.attn.g_norm")
+            self.reals[f"{to}.out_root.r"] = inner
+            self.reals[f"{to}.out.w"] = inner * self._gain(f"{at}.attn.o_proj.norm")
+            to = f"layer{layer}.glu"
+            gain = self._root(to, f"{at}.mlp_norm")
+            self.reals[f"{to}.gate.w"] = gain * self._gain(f"{at}.mlp.gate_proj.norm")
+            self.reals[f"{to}.down.w"] = self._gain(f"{at}.mlp.down_proj.norm")
+        gain = self._root("head", "model.norm")
+        self.reals["head.w"] = gain * self._gain("lm_head.norm")
+
+    def embedding(self) -> np.ndarray:
+        """float32 ``[vocab, d]``."""
+        return self._folder.tensor("model.embeddings.weight")
+
+    def matrix(self, name: str) -> Matrix:
+        """The matrix of a :class:`Project`, by its name; those of a layer are asked in order."""
+        if name == "head":
+            return ternarize(self._folder.tensor("lm_head.weight"))
+        layer, mixer, part = name.removeprefix("layer").split(".")
+        at = f"model.layers.{layer}"
+        if mixer == "mlgru":
+            part = {**_GATES, "out": "o"}[part]
+            return ternarize(self._folder.tensor(f"{at}.attn.{part}_proj.weight"))
+        if part == "down":
+            return ternarize(self._folder.tensor(f"{at}.mlp.down_proj.weight"))
+        if part == "up":
+            assert self._up is not None
+            up, self._up = self._up, None
+            return up
+        # Gate and up are one matrix, with one scale.
+        codes, scale = ternarize(self._folder.tensor(f"{at}.mlp.gate_proj.weight"))
+        self._up = codes[self.shape.dff:], scale
+        return codes[:self.shape.dff], scale
+
+    def _gain(self, name: str) -> np.ndarray:
+        return self._folder.tensor(f"{name}.weight").astype(np.float64)
+
+    def _root(self, at: str, name: str) -> np.ndarray:
+        """The gain of a block's norm; the vector of its root is ``sqrt(gain^2 + eps)``."""
+        gain = self._gain(name)
+        self.reals[f"{at}.root.r"] = np.sqrt(gain**2 + self.shape.eps)
+        return gain
+
+    def _lower_bounds(self) -> np.ndarray | None:
+        """float64 ``[layers, d]``: the sum of a softmax over the layers, less its first term."""
+        if not self.shape.lower_bounds:
+            return None
+        logits = self._folder.tensor("model.lower_bounds").astype(np.float64)
+        parts = np.exp(logits - logits.max(axis=0))
+        parts /= parts.sum(axis=0)
+        return np.asarray(np.cumsum(parts, axis=0) - parts[0])
+
+
+_GATES = {"c": "i", "f": "f", "g": "g"}
+"""Names of the projections of a token mixer: ours, theirs."""
+
+
+def convert(
+    folder: HubFolder, tokens: np.ndarray, *, widths: Widths = WIDTHS["P24"],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> QuantizedModel:
+    """Make integers of a published checkpoint.
+
+    Parameters
+    ----------
+    folder
+        The checkpoint.
+    tokens
+        int64 ``[batch, length]`` of the calibration text: each format takes 1.5 times the largest
+        value that they give.
+    widths
+        Bits of each kind of value.
+    progress
+        Called as ``progress(matrices_done, matrices)``.
+
+    Raises
+    ------
+    ValueError
+        If the folder cannot be used, a token is not of the vocabulary, or a value does not fit in
+        its bits.
+    """
+    published = Published(folder)
+    shape, reals = published.shape, published.reals
+    if tokens.min() < 0 or tokens.max() >= shape.vocab:
+        raise ValueError(f"tokens must be from 0 to {shape.vocab - 1}, "
+                         f"got {tokens.min()} to {tokens.max()}")
+    plain = hgrn_bit(shape, widths, reals, defaultdict(lambda: 1.0))
+    total = sum(isinstance(each, Project) for each in plain.records)
+    matrices: dict[str, Matrix] = {}
+
+    def matrix(name: str) -> Matrix:
+        matrices[name] = published.matrix(name)
+        progress(len(matrices), total)
+        return matrices[name]
+
+    peaks: dict[str, float] = {}
+
+    def note(name: str, value: np.ndarray) -> None:
+        peaks[name] = float(np.abs(value).max())
+
+    embedding = published.embedding()
+    run_real(plain.records, tokens, embedding, matrix, reals, plain.constants, note)
+    # Every row, not only those of the text.
+    peaks["embedding.x"] = max(peaks["embedding.x"], float(np.abs(embedding).max()))
+    made = hgrn_bit(shape, widths, reals, peaks)
+    projections = {name: _projection(name, *each, made) for name, each in matrices.items()}
+    (stream,) = (each.output for each in made.records[:1])
+    rows = np.floor(np.ldexp(embedding.astype(np.float64), stream.frac) + 0.5).astype(np.int32)
+    table = sigmoid_table(widths.table, widths.sigmoid_frac, widths.sigmoid_segments)
+    return QuantizedModel(
+        tuple(made.records), projections, rows, np.array(table, dtype=np.int32), made.vectors,
+        widths.name, {"source": str(folder.path)})

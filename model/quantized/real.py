@@ -1,0 +1,132 @@
+"""The records in real numbers: what the integers approximate.
+
+Values, gains, roots and sigmoids are float64; activations are quantised to 8 bits and weights are
+ternary, as in training. No format limits or rounds anything: this is what formats are chosen by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from sterna.model.quantized.records import (
+    Add,
+    Embedding,
+    Energy,
+    Multiply,
+    Narrow,
+    Norm,
+    Project,
+    Quantize,
+    Record,
+    Recur,
+    Root,
+    Scale,
+    Sigmoid,
+    reads,
+)
+from sterna.model.quantized.taps import Tap, ignore
+
+__all__ = ["Matrix", "run_real"]
+
+Matrix: TypeAlias = tuple[np.ndarray, float]
+"""A ternary matrix ``[rows, columns]`` of int8, and what a one of it stands for."""
+
+
+def run_real(
+    records: Sequence[Record], tokens: np.ndarray, embedding: np.ndarray,
+    matrices: Callable[[str], Matrix], vectors: Mapping[str, np.ndarray],
+    constants: Mapping[str, float], tap: Tap = ignore,
+) -> np.ndarray:
+    """Run whole sequences, record by record, so that only one matrix is needed at a time.
+
+    Parameters
+    ----------
+    records
+        In the order of computation, an :class:`Embedding` first.
+    tokens
+        int64 ``[batch, length]``.
+    embedding
+        float ``[vocab, width]``.
+    matrices
+        Gives the matrix of a :class:`Project` by its name; asked once for each, in order.
+    vectors, constants
+        Of :class:`Scale`; of :class:`Root` and :class:`Energy`, which add that part of a mean
+        square.
+    tap
+        Called as ``tap(name, value)`` with every value ``[batch, length, ...]``, under the names
+        of the integer reference.
+
+    Returns
+    -------
+    logits
+        float64 ``[batch, length, vocab]``.
+    """
+    values: dict[str, np.ndarray] = {}
+    last_use = {name: i for i, record in enumerate(records) for name in reads(record)}
+
+    def give(name: str, value: np.ndarray) -> None:
+        values[name] = value
+        tap(name, value)
+
+    for i, record in enumerate(records):
+        match record:
+            case Embedding(name):
+                give(name, embedding[tokens].astype(np.float64))
+            case Narrow(name, x):
+                give(name, values[x])
+            case Scale(name, x):
+                give(name, values[x] * vectors[name])
+            case Norm(name, x):
+                root = np.sqrt(_mean_square(values[x]))
+                _quantized(give, name, values[x], np.where(root > 0, root, 1.0))
+            case Energy(name, x):
+                give(name, constants[name] * _mean_square(values[x]))
+            case Root(name, x):
+                extra = 0.0 if record.extra is None else values[record.extra]
+                total = _mean_square(values[x]) + constants.get(name, 0.0) + extra
+                give(f"{name}.n", np.sqrt(np.maximum(total, np.finfo(np.float64).tiny)))
+            case Quantize(name, x, root):
+                _quantized(give, name, values[x], values[f"{root}.n"])
+            case Project(name, norm):
+                codes, scale = matrices(name)
+                # Whole numbers below 2^24: exact.
+                acc = values[f"{norm}.q"].astype(np.float32) @ codes.T.astype(np.float32)
+                give(f"{name}.z", acc * (values[f"{norm}.v"] * scale))
+            case Sigmoid(name, x):
+                sign = -1.0 if record.complement else 1.0
+                give(name, 1 / (1 + np.exp(np.clip(-sign * values[x], None, 700))))
+            case Recur(name, gate, candidate):
+                give(name, _recur(values[gate], values[candidate], record.keeps))
+            case Multiply(name, x, y) | Add(name, x, y):
+                both = values[x], values[y]
+                give(name, both[0] * both[1] if isinstance(record, Multiply) else sum(both))
+        for name in reads(record):
+            if last_use[name] == i:
+                values.pop(name, None)
+    *_, logits = values.values()
+    return logits
+
+
+def _mean_square(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.mean(x * x, axis=-1, keepdims=True))
+
+
+def _quantized(
+    give: Callable[[str, np.ndarray], None], name: str, x: np.ndarray, root: np.ndarray,
+) -> None:
+    """Activations from -127 to 127, and what a one of them stands for."""
+    m = np.maximum(np.max(np.abs(x), axis=-1, keepdims=True), np.finfo(np.float64).tiny)
+    give(f"{name}.q", np.floor(x * (127 / m) + 0.5))
+    give(f"{name}.v", m / (127 * root))
+
+
+def _recur(gate: np.ndarray, candidate: np.ndarray, keeps: bool) -> np.ndarray:
+    h, states = np.zeros_like(candidate[:, 0]), np.empty_like(candidate)
+    for t in range(candidate.shape[1]):
+        u = 1 - gate[:, t] if keeps else gate[:, t]
+        h = h + u * (candidate[:, t] - h)
+        states[:, t] = h
+    return states

@@ -35,7 +35,7 @@ class FixedPoint:
 
     def __post_init__(self) -> None:
         check_whole("bits", self.bits, 2, 24)
-        check_whole("frac", self.frac, 0, 24)
+        check_whole("frac", self.frac, 0, 32)
 
     @property
     def min(self) -> int:

@@ -137,7 +137,7 @@ class ConversationReference:
     """
 
     def __init__(self, graph: OnnxStep, *, temperature: float = 0.0, seed: int = 1) -> None:
-        self._oracle = Oracle(graph, graph.info.profile.logit.frac)
+        self._oracle = Oracle(graph, graph.info.logit.frac)
         self._temperature, self._seed = temperature, seed
         self.forget()
 

@@ -140,7 +140,8 @@ def test_the_sigmoid_is_the_table_for_every_pre_activation(profile):
     table = np.array(profile.sigmoid_table())
     z = torch.tensor(integers * 2.0**-profile.z.frac, dtype=torch.float32, requires_grad=True)
     found = rounded_sigmoid(z, profile, torch.from_numpy(table))
-    expected = sigmoid(integers, table, profile.z.min, profile.sigmoid_step_bits) * 2.0**-profile.sigmoid_frac
+    found_codes = sigmoid(integers, table, profile.z.min, profile.sigmoid_step_bits)
+    expected = found_codes * 2.0**-profile.sigmoid_frac
     # The table is of sigmoids in double precision: one that is next to a half may differ.
     assert np.count_nonzero(found.detach().numpy() != expected.astype(np.float32)) <= 1
     (slope,) = torch.autograd.grad(found.sum(), z)

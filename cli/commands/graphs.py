@@ -264,7 +264,7 @@ def generate(
         with Stages(quiet) as stage:
             stage(f"load {model}", quick=True)
             session = open_model(model, form=form, threads=threads, ops=library)
-        check_prompts(prompts, session.info.config.vocab)
+        check_prompts(prompts, session.info.vocab)
         pieces = session.generate(
             prompts, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p,
             stop=stop or (), seed=seed)
@@ -302,11 +302,11 @@ def _library(
     # What cannot be used is refused before they are compiled, not after.
     if model.endswith(".onnx"):
         info = read_graph(model)[1]
-        kind, config = info.form, info.config
+        kind, vocab = info.form, info.vocab
     else:
-        kind, config = _form("exact" if form is None else form), load_model(model).config
+        kind, vocab = _form("exact" if form is None else form), load_model(model).vocab
     check_ops_form(kind, model)
-    check_prompts(prompts, config.vocab)
+    check_prompts(prompts, vocab)
     from sterna.export.native.ops import build_ops
     with progress_bar("compiling the operators", quiet) as move:
         return build_ops(progress=move)

@@ -14,10 +14,10 @@ from sterna.cli.terminal.console import Stages, out, print_json, progress_bar, s
 from sterna.cli.terminal.options import MODEL_HELP, JsonOption, QuietOption, is_checkpoint
 from sterna.cli.terminal.tables import Table
 from sterna.cli.terminal.texts import text_of
-from sterna.model.config import ModelConfig
 from sterna.model.corpus import BUILTIN_NAME
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.quantized.records import records_to_json
 from sterna.model.tokens.tokenizer import BYTES
 
 __all__ = ["COMMANDS", "evaluate", "info"]
@@ -83,19 +83,19 @@ def evaluate(
         with Stages(quiet) as stage:
             stage(f"load {model}", quick=True)
             session = open_model(model, form=onnx, option="--onnx", prompts=False)
-        data = text_of(text, session.info.config.vocab, limit)
-        frac = session.info.profile.logit.frac if session.info.exact else 0
+        data = text_of(text, session.info.vocab, limit)
+        frac = session.info.logit.frac if session.info.exact else 0
         with progress_bar("evaluating", quiet) as move:
             result = evaluate_steps(
                 session, data, frac=frac, sequences=sequences, progress=move,
                 tokenizer=session.info.tokenizer)
-        name = f"{session.info.profile.name}, ONNX form {session.info.form}"
+        name = f"{session.info.profile}, ONNX form {session.info.form}"
     else:
         loaded = load_model(model)
-        data = text_of(text, loaded.config.vocab, limit)
+        data = text_of(text, loaded.vocab, limit)
         with progress_bar("evaluating", quiet) as move:
             result = run_evaluation(loaded, data, sequences=sequences, progress=move)
-        name = loaded.profile.name
+        name = loaded.profile_name
         trained_on = _trained_on(loaded)
     if trained_on is not None and text is None:
         say(f"{model} was trained on another text, {trained_on}: --text names one to measure on")
@@ -134,11 +134,14 @@ def info(
     if as_json:
         print_json(facts)
         return 0
-    out.print(f"{model}: {_shape(loaded.config)}; {facts['bytes']:,} bytes")
+    out.print(f"{model}: d {loaded.states[0].width}, {len(loaded.states)} layers, vocabulary "
+              f"{loaded.vocab}; {facts['ternary_weights']:,} ternary weights; "
+              f"{facts['bytes']:,} bytes")
     out.print(f"sha256 {facts['sha256']}")
     if loaded.tokenizer.kind != BYTES.kind:
         out.print(f"tokenizer: {loaded.tokenizer.kind}, sha256 {loaded.tokenizer.sha256}")
-    _print_profile(loaded.profile)
+    if loaded.is_own:
+        _print_profile(loaded.profile)
     Table("matrices", ("name", "rows", "columns", "non-zero", "k", "shift"), [
         (name, m["rows"], m["columns"], f"{m['nonzero']:.0%}", m["k"], m["shift"])
         for name, m in facts["projections"].items()]).print()
@@ -154,21 +157,18 @@ def _graph_info(path: str, as_json: bool) -> int:
     if as_json:
         print_json({
             "graph": found.kind.value, "form": found.form.value, "exact": found.exact,
-            "bytes": size, "nodes": len(proto.graph.node), "config": found.config.to_json(),
-            "ternary_weights": found.config.ternary_weights, "profile": asdict(found.profile),
+            "bytes": size, "nodes": len(proto.graph.node), "vocab": found.vocab,
+            "state_shape": found.shape, "profile": found.profile, "logit": asdict(found.logit),
             "model_sha256": found.model_sha256, "sterna_version": found.sterna_version})
         return 0
-    out.print(f"{path}: {_shape(found.config)}; {size:,} bytes")
+    layers, d = found.shape
+    out.print(f"{path}: d {d}, {layers} layers, vocabulary {found.vocab}; {size:,} bytes")
     out.print(f"{found.kind.value} graph of the form {found.form}, {len(proto.graph.node):,} "
               f"nodes, by Sterna {found.sterna_version}")
     out.print(f"of the quantised model with sha256 {found.model_sha256}")
-    _print_profile(found.profile)
+    out.print(f"profile {found.profile}: logits with {found.logit.frac} fraction bits, states of "
+              f"{found.state_bits} bits")
     return 0
-
-
-def _shape(config: ModelConfig) -> str:
-    return (f"d {config.d}, {config.layers} layers, dff {config.dff}, "
-            f"vocabulary {config.vocab}; {config.ternary_weights:,} ternary weights")
 
 
 def _print_profile(profile: NumericProfile) -> None:
@@ -181,11 +181,12 @@ def _print_profile(profile: NumericProfile) -> None:
 
 
 def _facts(model: QuantizedModel) -> dict[str, Any]:
+    weights = [p.weight for p in model.projections.values()]
     return {
         "sha256": model.sha256, "bytes": len(model.to_bytes()),
-        "config": model.config.to_json(), "ternary_weights": model.config.ternary_weights,
+        "ternary_weights": sum(weight.size for weight in weights),
         "tokenizer": {"kind": model.tokenizer.kind, "sha256": model.tokenizer.sha256},
-        "profile": asdict(model.profile),
+        "profile": model.profile_name, "records": records_to_json(model.records),
         "projections": {
             name: {"rows": p.weight.shape[0], "columns": p.weight.shape[1],
                    "nonzero": float(np.mean(p.weight != 0)), "k": p.k, "shift": p.shift}

@@ -49,7 +49,7 @@ def tokens_of(
     """The first ``count`` tokens of a text; a shorter text is refused."""
     of_bytes = model.tokenizer.kind == BYTES.kind
     # With bytes as tokens, nothing after the wanted ones has to be read.
-    text = text_of(path, model.config.vocab, max(0, count) if of_bytes else None, option)
+    text = text_of(path, model.vocab, max(0, count) if of_bytes else None, option)
     tokens = model.tokenizer.encode(text)
     if not 1 <= count <= len(tokens):
         longest = f" to {len(tokens)} (the length of the text)" if count > 0 else ""

@@ -96,8 +96,7 @@ def build_graph(model: QuantizedModel, kind: GraphKind) -> onnx.ModelProto:
     nodes.cast(nodes.op("Concat", stacked, attributes={"axis": 0}), TensorProto.INT32,
                "state_out")
     return graph.model_proto(
-        opset_imports(), values=walk.values, functions=walk.functions,
-        state_text=f"h of every layer, {model.profile.h.frac} fraction bits; zeros at the start")
+        opset_imports(), values=walk.values, functions=walk.functions)
 
 
 def _described(model: QuantizedModel, kind: GraphKind) -> onnx.ModelProto:

@@ -38,7 +38,7 @@ class SelfTestError(OnnxFileError):
 
 def record(proto: onnx.ModelProto, model: QuantizedModel, info: GraphInfo) -> None:
     """Store the test and the checksum in the metadata of ``proto``."""
-    tokens = _tokens(info.config.vocab)
+    tokens = _tokens(info.vocab)
     test: dict[str, object] = {"tokens": tokens.tolist()}
     if info.exact:
         test["sha256"] = digest_of(*IntegerModel(model).run(tokens))

@@ -195,7 +195,7 @@ class GraphBuilder(TensorStore):
 
     def store_embedding(self) -> str:
         """Add the embedding as the integers it is, ``[vocab, d]``; return its name."""
-        wide = self.model.profile.x.bits > 16
+        wide = self.model.x.bits > 16
         return self.store(
             "embedding", self.model.embedding.astype(np.int32 if wide else np.int16))
 
@@ -210,7 +210,7 @@ class GraphBuilder(TensorStore):
 
     def states(self, state: str) -> list[str]:
         """Cut a state ``[layers, batch, d]`` into those of the layers, ``<at>.h_in``."""
-        names = [f"layer{layer}.mlgru.h_in" for layer in range(self.model.config.layers)]
+        names = [f"layer{layer}.mlgru.h_in" for layer in range(len(self.model.states))]
         self.nodes.split(state, names, axis=0)
         return names
 
@@ -221,7 +221,7 @@ class GraphBuilder(TensorStore):
             return nodes.op("Squeeze", [z, nodes.integers([0])], output)
         batch = nodes.op("Shape", ["tokens"], attributes={"start": 0, "end": 1})
         shape = nodes.op(
-            "Concat", [nodes.integers([-1]), batch, nodes.integers([self.model.config.vocab])],
+            "Concat", [nodes.integers([-1]), batch, nodes.integers([self.model.vocab])],
             attributes={"axis": 0})
         by_time = nodes.op("Reshape", [z, shape])
         return nodes.op("Transpose", [by_time], output, attributes={"perm": [1, 0, 2]})
@@ -229,31 +229,29 @@ class GraphBuilder(TensorStore):
     def model_proto(
         self, opsets: Sequence[onnx.OperatorSetIdProto], *,
         functions: Sequence[onnx.FunctionProto] = (),
-        values: Sequence[onnx.ValueInfoProto] = (), state_text: str = "",
+        values: Sequence[onnx.ValueInfoProto] = (),
     ) -> onnx.ModelProto:
         """The model of all that has been appended, without metadata.
 
-        ``values`` are types and shapes of inner tensors, ``state_text`` describes the state.
+        ``values`` are types and shapes of inner tensors.
         """
-        return make_proto(self._graph(values, state_text), opsets, functions)
+        return make_proto(self._graph(values), opsets, functions)
 
-    def _graph(
-        self, values: Sequence[onnx.ValueInfoProto], state_text: str,
-    ) -> onnx.GraphProto:
-        config, step = self.model.config, self.kind is GraphKind.STEP
-        state = [config.layers, "batch", config.d]
+    def _graph(self, values: Sequence[onnx.ValueInfoProto]) -> onnx.GraphProto:
+        model, step = self.model, self.kind is GraphKind.STEP
+        first = model.states[0]
+        state = [len(model.states), "batch", first.width]
         rows = ["batch"] if step else ["batch", "length"]
         value, whole = helper.make_tensor_value_info, self._number == TensorProto.INT32
-        profile = self.model.profile
-        state_text = state_text or "h of every layer; zeros at the start" + (
-            f"; {profile.h.frac} fraction bits" if whole else "")
+        state_text = "h of every layer; zeros at the start" + (
+            f"; {first.output.bits} signed bits" if whole else "")
         return helper.make_graph(
             self.nodes.protos, f"sterna_{self.kind.value}",
             [value("token" if step else "tokens", TensorProto.INT64, rows,
-                   f"from 0 to {config.vocab - 1}"),
+                   f"from 0 to {model.vocab - 1}"),
              value("state", self._number, state, state_text)],
-            [value("logits", self._number, [*rows, config.vocab],
-                   f"{profile.logit.frac} fraction bits" if whole else ""),
+            [value("logits", self._number, [*rows, model.vocab],
+                   f"{model.logit.frac} fraction bits" if whole else ""),
              value("state_out", self._number, state, "state for the next call")],
             initializer=self.initializers, value_info=values)
 

@@ -15,8 +15,7 @@ from importlib.metadata import version
 import onnx
 from onnx import helper
 
-from sterna.model.config import ModelConfig
-from sterna.model.profile import NumericProfile
+from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized import QuantizedModel
 from sterna.model.tokens.files import tokenizer_from_json
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
@@ -24,9 +23,7 @@ from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 __all__ = ["LAYER_FORMAT", "ONNX_FORMAT_VERSION", "PROFILE_ATTRIBUTE", "PROFILE_NAMES", "Form",
            "GraphInfo", "GraphKind", "OnnxFileError", "describe", "profile_numbers"]
 
-ONNX_FORMAT_VERSION = 3
-"""Of a file with a tokenizer. Graphs of models of bytes are written as version 2, as they were."""
-_BYTES_VERSION = 2
+ONNX_FORMAT_VERSION = 4
 _FORMAT = "sterna onnx"
 _TOKENIZER = "sterna.tokenizer"
 LAYER_FORMAT = "sterna onnx layer"
@@ -78,12 +75,19 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GraphInfo:
-    """The metadata of one graph, made from the quantised model with this SHA-256."""
+    """The metadata of one graph, made from the quantised model with this SHA-256.
+
+    ``profile`` is the name of the model's formats, ``shape`` that of a state less its batch,
+    ``[layers, d]``, whose values have ``state_bits``; ``logit`` is the format of exact logits.
+    """
 
     kind: GraphKind
     form: Form
-    profile: NumericProfile
-    config: ModelConfig
+    profile: str
+    vocab: int
+    shape: tuple[int, int]
+    state_bits: int
+    logit: FixedPoint
     model_sha256: str
     sterna_version: str
     tokenizer: Tokenizer = field(default=BYTES, compare=False)
@@ -91,7 +95,9 @@ class GraphInfo:
     @classmethod
     def of(cls, model: QuantizedModel, kind: GraphKind, form: Form) -> GraphInfo:
         """Describe a graph of ``model``."""
-        return cls(kind, form, model.profile, model.config, model.sha256, version("sterna"),
+        first = model.states[0]
+        return cls(kind, form, model.profile_name, model.vocab, (len(model.states), first.width),
+                   first.output.bits, model.logit, model.sha256, version("sterna"),
                    model.tokenizer)
 
     @property
@@ -104,13 +110,15 @@ class GraphInfo:
         of_bytes = self.tokenizer.kind == BYTES.kind
         return {
             "sterna.format": _FORMAT,
-            "sterna.format_version": str(_BYTES_VERSION if of_bytes else ONNX_FORMAT_VERSION),
+            "sterna.format_version": str(ONNX_FORMAT_VERSION),
             "sterna.version": self.sterna_version,
             "sterna.graph": self.kind.value,
             "sterna.form": self.form.value,
-            "sterna.profile": self.profile.name,
-            "sterna.formats": json.dumps(asdict(self.profile), sort_keys=True),
-            "sterna.config": json.dumps(self.config.to_json(), sort_keys=True),
+            "sterna.profile": self.profile,
+            "sterna.vocab": str(self.vocab),
+            "sterna.state_shape": json.dumps(self.shape),
+            "sterna.state_bits": str(self.state_bits),
+            "sterna.logit": json.dumps(asdict(self.logit), sort_keys=True),
             "sterna.model_sha256": self.model_sha256,
             **({} if of_bytes else {_TOKENIZER: json.dumps(
                 self.tokenizer.to_json(), sort_keys=True, separators=(",", ":"))}),
@@ -134,19 +142,21 @@ class GraphInfo:
                 "and sterna generate CHECKPOINT.pt writes its text")
         if found.get("sterna.format") != _FORMAT:
             raise OnnxFileError("not an ONNX graph made by Sterna (its metadata is missing)")
-        known = [str(_BYTES_VERSION), str(ONNX_FORMAT_VERSION)]
-        if found.get("sterna.format_version") not in known:
+        if found.get("sterna.format_version") != str(ONNX_FORMAT_VERSION):
             raise OnnxFileError(
                 f"the graph has format version {found.get('sterna.format_version')!r}, this "
-                f"Sterna reads the versions {' and '.join(known)}; export it again")
+                f"Sterna reads version {ONNX_FORMAT_VERSION}; export it again")
         try:
-            config = ModelConfig(**json.loads(found["sterna.config"]))
+            vocab = int(found["sterna.vocab"])
+            layers, d = map(int, json.loads(found["sterna.state_shape"]))
+            state = FixedPoint(int(found["sterna.state_bits"]), 0)
             tokenizer = json.loads(found.get(_TOKENIZER, f'"{BYTES.kind}"'))
             return cls(
                 GraphKind(found["sterna.graph"]), Form(found["sterna.form"]),
-                NumericProfile.from_json(json.loads(found["sterna.formats"])), config,
+                found["sterna.profile"], vocab, (layers, d), state.bits,
+                FixedPoint(**json.loads(found["sterna.logit"])),
                 found["sterna.model_sha256"], found["sterna.version"],
-                tokenizer_from_json(tokenizer, config.vocab))
+                tokenizer_from_json(tokenizer, vocab))
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise OnnxFileError(f"the metadata of the graph is damaged ({error})") from error
 
@@ -160,7 +170,7 @@ def describe(
     proto.doc_string = (
         f"MatMul-free language model, {kind.value} graph, form {form.value}: "
         + ("equal bit for bit to" if form.exact else "an approximation of")
-        + f" Sterna's integer reference (profile {model.profile.name}).")
+        + f" Sterna's integer reference (profile {model.profile_name}).")
     helper.set_model_props(proto, info.to_properties())
     return info
 

@@ -91,7 +91,7 @@ def check_exact(model: QuantizedModel, source: Source, tokens: np.ndarray) -> Ex
         raise ValueError(
             f"check_exact compares integers, and the graph has the float form {info.form}: take "
             f"check_close")
-    tokens = token_array(tokens, ["batch", "length"], model.config.vocab)
+    tokens = token_array(tokens, ["batch", "length"], model.vocab)
     graph = _runner(proto, info.kind)
     reference = IntegerModel(model)
     chunk = 1 if info.kind is GraphKind.STEP else _CHUNK_TOKENS
@@ -105,7 +105,7 @@ def check_exact(model: QuantizedModel, source: Source, tokens: np.ndarray) -> Ex
         logits += compare(
             "logits", expected.swapaxes(0, 1), got.swapaxes(0, 1), first_token=t)
         last = t + part.shape[1] - 1
-        for layer in range(model.config.layers):
+        for layer in range(len(model.states)):
             state += compare(
                 f"layer{layer}.mlgru.h", right[None, layer], mine[None, layer],
                 first_token=last)
@@ -132,18 +132,20 @@ def check_close(model: QuantizedModel, source: Source, tokens: np.ndarray) -> fl
         raise ValueError(
             f"check_close compares real numbers, and the graph has the exact form {info.form}: "
             f"take check_exact")
-    tokens = token_array(tokens, ["batch", "length"], model.config.vocab)
+    tokens = token_array(tokens, ["batch", "length"], model.vocab)
     right, _ = IntegerModel(model).run(tokens)
     got, _ = _runner(proto, info.kind).run(tokens)
-    return signal_to_noise(right * 2.0 ** -model.profile.logit.frac, got)
+    return signal_to_noise(right * 2.0 ** -model.logit.frac, got)
 
 
 def _graph_of(model: QuantizedModel, source: Source) -> tuple[onnx.ModelProto, GraphInfo]:
     """The graph, if it has the shape of the model."""
     proto, info = read_graph(source)
-    if info.config != model.config:
+    shape = len(model.states), model.states[0].width
+    if (info.vocab, info.shape) != (model.vocab, shape):
         raise ValueError(
-            f"the graph has the shape {info.config}, the model {model.config}")
+            f"the graph has {info.vocab} tokens and states {list(info.shape)}, the model "
+            f"{model.vocab} and {list(shape)}")
     return proto, info
 
 

@@ -96,15 +96,15 @@ def generate(
         the vocabulary, or the model has tokens that its tokenizer does not spell.
     """
     tokenizer = model.info.tokenizer
-    if model.info.config.vocab > tokenizer.vocab:
+    if model.info.vocab > tokenizer.vocab:
         raise ValueError(
-            f"the model has {model.info.config.vocab} tokens, and its tokenizer spells only "
+            f"the model has {model.info.vocab} tokens, and its tokenizer spells only "
             f"{tokenizer.vocab}: it cannot write text")
     tokens = whole_number("tokens", tokens, 1)
     seed = whole_number("seed", seed, 1, _LARGEST_SEED)
     texts, stops = prompt_texts(prompts), stop_strings(stop)
     rows_of = [prompt_tokens(text, tokenizer) for text in texts]
-    logit = model.info.profile.logit
+    logit = model.info.logit
     writers, states, rows = [], [], []
     for index, prompt in enumerate(rows_of):
         sampler = Sampler(
@@ -132,7 +132,7 @@ def _write(
     while True:
         drawn, going = [], []
         for row, (writer, values) in enumerate(zip(
-                writers, _as_integers(logits, model.info.profile.logit), strict=True)):
+                writers, _as_integers(logits, model.info.logit), strict=True)):
             piece = writer.draw(values)
             if piece.end is None:
                 going.append(row)

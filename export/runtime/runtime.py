@@ -25,6 +25,7 @@ from sterna.export.graph.metadata import Form, GraphInfo, GraphKind, OnnxFileErr
 from sterna.export.graph.products import BLOCK, CONTRIB
 from sterna.export.native.ops import kernel_name, register_ops, with_ops
 from sterna.model.checks import whole_number
+from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.taps import Tap, ignore
 
@@ -214,7 +215,8 @@ class OnnxGraph(ABC):
     def start(self, batch: int = 1) -> np.ndarray:
         """The state at the start of a sequence: zeros ``[layers, batch, d]``, int32; float32
         of a float form."""
-        shape = (self.info.config.layers, whole_number("batch", batch, 0), self.info.config.d)
+        layers, d = self.info.shape
+        shape = (layers, whole_number("batch", batch, 0), d)
         return np.zeros(shape, self._state_type)
 
     @abstractmethod
@@ -281,7 +283,7 @@ class OnnxStep(OnnxGraph):
         ``[batch, vocab]`` and the new state ``[layers, batch, d]``: int32, or float32 in real
         units for float forms. Refuses what :meth:`advance` refuses.
         """
-        tokens = token_array(tokens, ["batch"], self.info.config.vocab)
+        tokens = token_array(tokens, ["batch"], self.info.vocab)
         logits, state, taps = self._call(tokens, state)
         for name, value in taps.items():
             # The traced graph has [batch, width], the others [1, batch, width].
@@ -293,7 +295,7 @@ class OnnxStep(OnnxGraph):
         self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
     ) -> _Advance:
         """One call for each token."""
-        tokens = token_array(tokens, ["batch", "length"], self.info.config.vocab)
+        tokens = token_array(tokens, ["batch", "length"], self.info.vocab)
         state = self.start(len(tokens)) if state is None else state
         for column in tokens.T:
             logits, state = self.step(column, state, tap)
@@ -309,7 +311,7 @@ class OnnxSequence(OnnxGraph):
         self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
     ) -> _Advance:
         """Calls of up to 256 tokens: memory grows with them."""
-        tokens = token_array(tokens, ["batch", "length"], self.info.config.vocab)
+        tokens = token_array(tokens, ["batch", "length"], self.info.vocab)
         state = self.start(len(tokens)) if state is None else state
         for first in range(0, tokens.shape[1], _CHUNK):
             logits, state, taps = self._call(tokens[:, first:first + _CHUNK], state)
@@ -358,7 +360,7 @@ def state_array(state: object, info: GraphInfo, batch: int | None = None) -> np.
     except ValueError as error:     # NumPy makes no array of rows of different lengths
         raise ValueError(
             "state must be numbers [layers, batch, d], got rows of different lengths") from error
-    layers, d = info.config.layers, info.config.d
+    layers, d = info.shape
     right = array.ndim == 3 and (array.shape[0], array.shape[2]) == (layers, d)
     kinds, numbers = ("iu", "whole") if info.exact else ("f", "real")
     if not right or batch not in (None, array.shape[1]) or array.dtype.kind not in kinds:
@@ -366,7 +368,7 @@ def state_array(state: object, info: GraphInfo, batch: int | None = None) -> np.
             f"state must be {numbers} numbers [layers, batch, d] = "
             f"[{layers}, {'batch' if batch is None else batch}, {d}], "
             f"got {array.dtype} {list(array.shape)}")
-    h = info.profile.h
+    h = FixedPoint(info.state_bits, 0)
     # A float state is a convex combination of candidates, which do not saturate.
     low, high = (h.min, h.max) if info.exact else (-_LARGEST_REAL, _LARGEST_REAL)
     if array.size and not low <= array.min() <= array.max() <= high:

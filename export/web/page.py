@@ -94,10 +94,10 @@ def write_page(
     form = one_of("form", form, Form)
     if not form.exact:
         raise ValueError(f"the page needs an exact form, got {form.value}")
-    if not ASCII_VOCAB <= model.config.vocab == model.tokenizer.vocab:
+    if not ASCII_VOCAB <= model.vocab == model.tokenizer.vocab:
         raise ValueError(
             f"the page writes text: expected a vocabulary of at least {ASCII_VOCAB} tokens that "
-            f"its tokenizer spells, got {model.config.vocab} and {model.tokenizer.vocab}")
+            f"its tokenizer spells, got {model.vocab} and {model.tokenizer.vocab}")
     contents: dict[str, str | bytes] = {
         entry.name: entry.read_bytes() for entry in files("sterna.export.web.sources").iterdir()
         if entry.is_file() and not entry.name.endswith((".py", ".pyc"))}
@@ -125,7 +125,7 @@ def record_reference(model: QuantizedModel, tokens: int) -> dict[str, Any]:
             f"{CHECK_PROMPT!r}), got {tokens}")
     reference = IntegerModel(model)
     sampler = Sampler(
-        temperature=_CHECK_TEMPERATURE, seed=_CHECK_SEED, logit_frac=model.profile.logit.frac)
+        temperature=_CHECK_TEMPERATURE, seed=_CHECK_SEED, logit_frac=model.logit.frac)
     state = reference.start(1)
     logits = []
     for t in range(tokens):
@@ -144,8 +144,8 @@ def _facts(model: QuantizedModel) -> dict[str, Any]:
     return {
         "kind": "web", "version": version("sterna"), "onnxruntime_web": WEB_RUNTIME_VERSION,
         "model_sha256": model.sha256, "config": model.config.to_json(),
-        "ternary_weights": model.config.ternary_weights, "profile": model.profile.name,
-        "logit_frac": model.profile.logit.frac, "exp_table": EXP_TABLE.tolist(),
+        "ternary_weights": model.config.ternary_weights, "profile": model.profile_name,
+        "logit_frac": model.logit.frac, "exp_table": EXP_TABLE.tolist(),
         "tokenizer": _tokenizer(model.tokenizer)}
 
 

@@ -1,11 +1,10 @@
-"""From a published checkpoint to integers: matrices are made ternary, and formats are chosen by what
+"""From a published checkpoint to integers: matrices become ternary, and formats are chosen by what
 the model does with a text."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -14,8 +13,7 @@ from sterna.model.profile import mantissa_and_shift, sigmoid_table
 from sterna.model.quantized.file import Projection, QuantizedModel
 from sterna.model.quantized.hgrn_bit import WIDTHS, Formatted, HgrnBitShape, Widths, hgrn_bit
 from sterna.model.quantized.real import Matrix, run_real
-from sterna.model.quantized.records import Project
-from sterna.model.quantized.taps import Tap, ignore
+from sterna.model.quantized.records import Embedding, Project
 
 __all__ = ["Published", "convert", "ternarize"]
 
@@ -169,9 +167,63 @@ def convert(
     peaks["embedding.x"] = max(peaks["embedding.x"], float(np.abs(embedding).max()))
     made = hgrn_bit(shape, widths, reals, peaks)
     projections = {name: _projection(name, *each, made) for name, each in matrices.items()}
-    (stream,) = (each.output for each in made.records[:1])
-    rows = np.floor(np.ldexp(embedding.astype(np.float64), stream.frac) + 0.5).astype(np.int32)
+    first = made.records[0]
+    assert isinstance(first, Embedding)
+    rows = np.floor(np.ldexp(embedding.astype(np.float64), first.output.frac) + 0.5)
     table = sigmoid_table(widths.table, widths.sigmoid_frac, widths.sigmoid_segments)
     return QuantizedModel(
-        tuple(made.records), projections, rows, np.array(table, dtype=np.int32), made.vectors,
-        widths.name, {"source": str(folder.path)})
+        tuple(made.records), widths.name, projections, rows.astype(np.int32),
+        np.array(table, dtype=np.int32),
+        {"source": folder.path.name, "calibration_tokens": tokens.size}, vectors=made.vectors)
+
+
+def _projection(name: str, codes: np.ndarray, scale: float, made: Formatted) -> Projection:
+    widths = made.widths
+    try:
+        k, shift = mantissa_and_shift(
+            scale * made.scales[name], widths.mantissa_bits, widths.scale_bits)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    return Projection(codes, np.zeros(len(codes), dtype=np.int16), k, shift)
+
+
+def _shape(folder: HubFolder) -> HgrnBitShape:
+    """The shape that a configuration describes."""
+    config, path = folder.config, folder.path / "config.json"
+    if config.get("model_type") != _KIND:
+        raise HubError(f"{path}: model_type must be {_KIND!r}, got {config.get('model_type')!r}: "
+                       f"no other architecture can be converted")
+    for name, value in _FIXED.items():
+        if config.get(name, value) != value:
+            raise HubError(f"{path}: {name} must be {value!r}, got {config[name]!r}")
+    try:
+        d, dff = config["hidden_size"], config.get("intermediate_size")
+        if dff is None:
+            dff = 256 * -(-int(d * config.get("hidden_ratio", 4) * 2 / 3) // 256)
+        return HgrnBitShape(
+            d, config["num_hidden_layers"], dff, config["vocab_size"],
+            config.get("rms_norm_eps", 1e-6), config.get("use_lower_bound", True))
+    except KeyError as error:
+        raise HubError(f"{path}: the field {error} is missing") from error
+    except (TypeError, ValueError) as error:
+        raise HubError(f"{path}: {error}") from error
+
+
+def _tensor_shapes(shape: HgrnBitShape) -> dict[str, tuple[int, ...]]:
+    """Every tensor of a checkpoint."""
+    d, dff, vocab = shape.d, shape.dff, shape.vocab
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embeddings.weight": (vocab, d), "model.norm.weight": (d,),
+        "lm_head.weight": (vocab, d), "lm_head.norm.weight": (d,)}
+    if shape.lower_bounds:
+        shapes["model.lower_bounds"] = (shape.layers, d)
+    for layer in range(shape.layers):
+        at = f"model.layers.{layer}"
+        shapes |= {f"{at}.{name}.weight": (d,) for name in ("attn_norm", "mlp_norm", "attn.g_norm")}
+        for name, size in (
+            *((f"attn.{part}_proj", (d, d)) for part in "ifgo"),
+            ("mlp.gate_proj", (2 * dff, d)), ("mlp.down_proj", (d, dff)),
+        ):
+            shapes[f"{at}.{name}.weight"] = size
+            shapes[f"{at}.{name}.norm.weight"] = size[1:]
+    return shapes

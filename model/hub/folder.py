@@ -139,13 +139,13 @@ def _safetensors(path: Path) -> Iterator[tuple[str, _Stored]]:
             raise ValueError(f"cut off or damaged: {name} does not fit in it")
 
         def read(
-            place: int = 8 + length + begin, kind: np.dtype[Any] = kind, wide: bool = dtype != "BF16",
+            place: int = 8 + length + begin, kind: np.dtype[Any] = kind,
             shape: tuple[int, ...] = shape,
         ) -> np.ndarray:
             values = np.memmap(path, kind, "r", place, shape)
-            # NumPy has no bfloat16, which is the upper half of a float32.
-            return (values.astype(np.float32) if wide else
-                    (values.astype(np.uint32) << 16).view(np.float32))
+            if kind.kind == "u":    # bfloat16, which NumPy does not have: half of a float32
+                return (values.astype(np.uint32) << 16).view(np.float32)
+            return values.astype(np.float32)
         yield name, _Stored(path, dtype, shape, read)
 
 

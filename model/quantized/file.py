@@ -156,6 +156,13 @@ class QuantizedModel:
         return len(self.embedding)
 
     @property
+    def x(self) -> FixedPoint:
+        """Format of the residual stream."""
+        first = self.records[0]
+        assert isinstance(first, Embedding)
+        return first.output
+
+    @property
     def logit(self) -> FixedPoint:
         """Format of the logits."""
         last = self.records[-1]
@@ -166,6 +173,11 @@ class QuantizedModel:
     def states(self) -> list[Recur]:
         """The recurrences: the states of all layers have one width and number of bits."""
         return [each for each in self.records if isinstance(each, Recur)]
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the model is of Sterna's own architecture."""
+        return shape_and_profile(self.records, self.profile_name) is not None
 
     @property
     def config(self) -> ModelConfig:

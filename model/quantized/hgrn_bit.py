@@ -8,7 +8,7 @@ with gains ``a`` of the block, ``n`` of the projection and e = ``eps``,
 
 so a block takes the root once, over ``x * sqrt(a^2 + e)``, and each of its projections quantises
 ``x * a * n``; e^2 is below any format. The norm of the output gate g stands before a product with
-``silu(h)`` and another norm: its RMS leaves the codes, and is left in the root as ``e * mean(g^2)``.
+``silu(h)`` and another norm: its RMS leaves the codes, and stays in the root as ``e * mean(g^2)``.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ from sterna.model.quantized.records import (
 __all__ = ["WIDTHS", "Formatted", "HgrnBitShape", "Widths", "hgrn_bit"]
 
 _HEADROOM = 1.5
+_TABLE = FixedPoint(16, 11)
+_MOST_FRAC = 26
+"""So that e times a sum of squares stays below 2^52."""
 _ENERGY_BITS = 10
 """Of the mantissa of e, so that a sum of squares times it stays below 2^52."""
 
@@ -76,8 +79,8 @@ class Widths:
         Pre-activations, and recurrent states.
     silu, t, p
         ``silu(h)``, its product with the output gate, and the product of the GLU.
-    gain, w, r
-        Stored gains; values times the gains of a projection; values times those of a root.
+    gain, w, r, logit
+        Stored gains; values times the gains of a projection; values times those of a root; logits.
     reciprocal_bits, root_frac, scale_frac, mantissa_bits, scale_bits
         As in :class:`~sterna.model.profile.NumericProfile`.
     sigmoid_frac, sigmoid_segments, update_frac
@@ -96,6 +99,7 @@ class Widths:
     gain: int
     w: int
     r: int
+    logit: int = 16
     reciprocal_bits: int = 24
     root_frac: int = 2
     scale_frac: int = 18
@@ -104,7 +108,7 @@ class Widths:
     sigmoid_frac: int = 15
     sigmoid_segments: int = 256
     update_frac: int = 18
-    table: FixedPoint = FixedPoint(16, 11)
+    table: FixedPoint = _TABLE
 
 
 WIDTHS = {each.name: each for each in (
@@ -198,7 +202,7 @@ class _Builder:
         self._multiply(f"{at}.o", f"{at}.g.z", f"{at}.h.silu", d, widths.t)
 
         g = self._formats[f"{at}.g.z"]
-        root = self._format(f"{at}.out_root.r", widths.r, most_frac=g.frac + 11)
+        root = self._format(f"{at}.out_root.r", widths.r, most_frac=min(_MOST_FRAC, g.frac + 11))
         self._scale(f"{at}.out_root.r", f"{at}.o", d, root)
         k, shift = mantissa_and_shift(self._shape.eps, _ENERGY_BITS, _ENERGY_BITS)
         energy = f"{at}.g.energy"
@@ -236,7 +240,7 @@ class _Builder:
         codes = ""
         for name, (rows, value) in outputs.items():
             output = (widths.table if value is None else
-                      self._format(value, 16 if name == "head" else widths.z))
+                      self._format(value, widths.logit if name == "head" else widths.z))
             codes = self._project(f"{begin}{name}", f"{norm}.y", d, norm, root, rows, output,
                                   codes if shared else "")
 
@@ -250,7 +254,7 @@ class _Builder:
         self.result.records.append(record)
 
     def _format(
-        self, name: str, bits: int, value: str = "", most_frac: int = 24,
+        self, name: str, bits: int, value: str = "", most_frac: int = _MOST_FRAC,
     ) -> FixedPoint:
         """The format of ``name``, from the peak of ``value`` or its own."""
         fmt = _format(name, bits, self._peaks[value or name], most_frac)
@@ -322,9 +326,9 @@ def _exponent(name: str, magnitude: float) -> int:
     return math.ceil(math.log2(magnitude))
 
 
-def _format(name: str, bits: int, peak: float, most_frac: int = 24) -> FixedPoint:
+def _format(name: str, bits: int, peak: float, most_frac: int = _MOST_FRAC) -> FixedPoint:
     """``bits`` with the point where the peak and a half more fits."""
-    frac = min(most_frac, 24, bits - 1 - (
+    frac = min(most_frac, bits - 1 - (
         _exponent(name, _HEADROOM * peak) if peak else -bits))
     if frac < 0:
         raise ValueError(

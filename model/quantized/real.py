@@ -101,8 +101,8 @@ def run_real(
             case Recur(name, gate, candidate):
                 give(name, _recur(values[gate], values[candidate], record.keeps))
             case Multiply(name, x, y) | Add(name, x, y):
-                both = values[x], values[y]
-                give(name, both[0] * both[1] if isinstance(record, Multiply) else sum(both))
+                times = isinstance(record, Multiply)
+                give(name, values[x] * values[y] if times else values[x] + values[y])
         for name in reads(record):
             if last_use[name] == i:
                 values.pop(name, None)

@@ -140,7 +140,7 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class Sigmoid:
-    """``name``: the sigmoid of the value ``x``, or of ``-x``, by table, with ``frac`` fraction bits.
+    """``name``: the sigmoid of the value ``x``, or of ``-x``, by table; ``frac`` fraction bits.
 
     ``x`` is in format ``z``, whose whole range the table covers. ``complement`` stands for the
     sigmoid of ``-x``, which is ``1 - sigmoid(x)`` without the loss of digits; it needs a table that
@@ -245,7 +245,7 @@ def reads(record: Record) -> dict[str, int]:
 _KINDS: dict[str, Any] = {kind.__name__.lower(): kind for kind in get_args(Record)}
 _DEFAULTS = {kind: {each.name: each.default for each in fields(kind) if each.default is not MISSING}
              for kind in get_args(Record)}
-_RANGES = {"shift": (-40, 80), "epsilon": (0, 1 << 52), "bits": (0, 24), "frac": (0, 24)}
+_RANGES = {"shift": (-40, 80), "epsilon": (0, 1 << 52), "bits": (0, 48), "frac": (0, 32)}
 """Of numbers, by the end of their names; all others are from 1 to 2^24."""
 
 
@@ -406,14 +406,11 @@ def shape_and_profile(
 ) -> tuple[ModelConfig, NumericProfile] | None:
     """What :func:`language_model` made these records of, the profile with that name; None if it
     did not make them."""
-    found = {record.name: record for record in records}
+    found: dict[str, Any] = {record.name: record for record in records}
     try:
         x, norm, head, gate, sigmoid, h, o, p = (found[each] for each in (
             "embedding.x", "head.norm", "head", "layer0.glu.gate", "layer0.mlgru.f.sigmoid",
             "layer0.mlgru.h", "layer0.mlgru.o", "layer0.glu.p"))
-        assert isinstance(x, Embedding) and isinstance(norm, Norm) and isinstance(head, Project)
-        assert isinstance(gate, Project) and isinstance(sigmoid, Sigmoid)
-        assert isinstance(h, Recur) and isinstance(o, Multiply) and isinstance(p, Multiply)
         layers = sum(isinstance(record, Recur) for record in records)
         config = ModelConfig(x.width, layers, gate.rows, x.vocab)
         profile = NumericProfile(
@@ -422,7 +419,7 @@ def shape_and_profile(
             norm.scale_frac + head.mantissa_bits - head.combine_shift, sigmoid.frac,
             1 << (sigmoid.z.bits - sigmoid.step_bits))
         same = language_model(config, profile) == records
-    except (AssertionError, KeyError, ValueError):
+    except (AttributeError, KeyError, ValueError):
         return None
     return (config, profile) if same else None
 

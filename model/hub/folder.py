@@ -55,6 +55,11 @@ class HubFolder:
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise HubError(f"{path}: {error}") from error
 
+    @property
+    def names(self) -> set[str]:
+        """Names of all tensors."""
+        return set(self._tensors)
+
     def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Raise HubError unless the tensors are just these, floating-point ones of 16 to 64 bits;
         the first that is missing, unknown, misshapen or of another type is named."""
@@ -68,7 +73,7 @@ class HubFolder:
             if stored.read is None:
                 raise HubError(f"{stored.file}: {name} must be floating-point numbers of 16 to 64 "
                                f"bits, got {stored.dtype}")
-        for name in sorted(set(self._tensors) - set(shapes)):
+        for name in sorted(self.names - shapes.keys()):
             raise HubError(f"{self._tensors[name].file}: unknown tensor {name}")
 
     def tensor(self, name: str) -> np.ndarray:

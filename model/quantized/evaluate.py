@@ -42,7 +42,8 @@ def evaluate(
 
     The text is cut into ``sequences`` contiguous parts that run side by side; each carries
     its state from its first token to its last. Every token but the first of each part is
-    predicted once; the figure is the bits of all of them, divided by the bytes that they spell.
+    predicted once, and the first, too, where the tokenizer has tokens that stand before a text; the
+    figure is the bits of all of them, divided by the bytes that they spell.
 
     Parameters
     ----------
@@ -77,6 +78,10 @@ def evaluate_steps(
             f"a text to evaluate must have at least 2 tokens, got {tokens.size}")
     parts = contiguous_sequences(tokens, max(1, min(sequences, tokens.size // 2)))
     state = model.start(parts.shape[0])
+    begin = np.tile(np.array(tokenizer.begin, dtype=np.int64), (parts.shape[0], 1))
+    for token in begin.T[:-1]:
+        _, state = model.step(token, state)
+    parts = np.concatenate([begin[:, -1:], parts], axis=1)
     steps = parts.shape[1] - 1
     bits = 0.0
     for t in range(steps):

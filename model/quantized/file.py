@@ -36,6 +36,7 @@ from sterna.model.quantized.records import (
 )
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.files import fitted, tokenizer_from_json
+from sterna.model.tokens.hub import HubTokenizer
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
 __all__ = ["FORMAT_VERSION", "Projection", "QuantizedFileError", "QuantizedModel", "load_model",
@@ -45,7 +46,7 @@ FORMAT_VERSION = 3
 _FORMAT = "sterna quantised model"
 _HEADER_KEY = "sterna"
 _HEADER_FIELDS = ("format", "version", "records", "profile", "tokenizer", "provenance")
-_MERGES = "tokenizer.merges"
+_MERGES, _JSON = "tokenizer.merges", "tokenizer.json"
 _VECTOR = FixedPoint(24, 0)
 _OTHER_FILES = {
     ".onnx": "; an ONNX file is made from a quantised model: give that one",
@@ -219,11 +220,15 @@ class QuantizedModel:
             "tokenizer": self.tokenizer.to_json(),
             "provenance": self.provenance,
         }
-        if isinstance(self.tokenizer, BytePairTokenizer):
-            # A tensor, as text would make the header of a large vocabulary longer than a reader
-            # wants to parse before it knows what the file is.
-            del header["tokenizer"]["merges"]
-            tensors[_MERGES] = self.tokenizer.merges
+        # Tensors, as text would make the header of a large vocabulary longer than a reader wants
+        # to parse before it knows what the file is.
+        match self.tokenizer:
+            case BytePairTokenizer():
+                del header["tokenizer"]["merges"]
+                tensors[_MERGES] = self.tokenizer.merges
+            case HubTokenizer():
+                text = header["tokenizer"].pop("json")
+                tensors[_JSON] = np.frombuffer(text.encode(), dtype=np.uint8)
         header["sha256"] = _digest(tensors, header)
         # One metadata entry only: the library does not keep an order between several.
         text = json.dumps(header, sort_keys=True, separators=(",", ":"))
@@ -323,9 +328,12 @@ def _read_tokenizer(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> T
     """The tokenizer of a file, whose merges are taken from the tensors."""
     content = header["tokenizer"]
     if isinstance(content, dict):
-        if _MERGES not in tensors:
-            raise ValueError(f"missing tensors: {_MERGES}")
-        content = {**content, "merges": tensors.pop(_MERGES)}
+        stored = _JSON if content.get("kind") == HubTokenizer.kind else _MERGES
+        if stored not in tensors:
+            raise ValueError(f"missing tensors: {stored}")
+        value = tensors.pop(stored)
+        content = {**content, stored.removeprefix("tokenizer."):
+                   value.tobytes().decode() if stored == _JSON else value}
     return tokenizer_from_json(content)
 
 

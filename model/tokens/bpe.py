@@ -111,6 +111,7 @@ class BytePairTokenizer:
     """
 
     kind = "bpe"
+    begin: tuple[int, ...] = ()
 
     def __init__(
         self, merges: Sequence[tuple[int, int]] | np.ndarray, *, end_of_text: bool = False,

@@ -9,6 +9,7 @@ from typing import Any
 from sterna.model.files import write_atomically
 from sterna.model.tokenizer import VOCAB
 from sterna.model.tokens.bpe import BytePairTokenizer
+from sterna.model.tokens.hub import HubTokenizer
 from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer, Tokenizer
 
 __all__ = ["fitted", "load_tokenizer", "save_tokenizer", "tokenizer_from_json"]
@@ -17,7 +18,13 @@ __all__ = ["fitted", "load_tokenizer", "save_tokenizer", "tokenizer_from_json"]
 def tokenizer_from_json(content: Any, vocab: int | None = None) -> Tokenizer:
     """The tokenizer that :meth:`Tokenizer.to_json` described, for a model of this vocabulary as
     :func:`fitted` makes it. Raises ValueError if the content describes none, or one for another."""
-    tokenizer = BYTES if content == BYTES.kind else BytePairTokenizer.from_json(content)
+    tokenizer: Tokenizer
+    if content == BYTES.kind:
+        tokenizer = BYTES
+    elif isinstance(content, dict) and content.get("kind") == HubTokenizer.kind:
+        tokenizer = HubTokenizer.from_json(content)
+    else:
+        tokenizer = BytePairTokenizer.from_json(content)
     return tokenizer if vocab is None else fitted(tokenizer, vocab)
 
 

@@ -19,6 +19,10 @@ class Tokenizer(Protocol):
     """Between UTF-8 text and tokens. A token always spells the same bytes, so that
     ``b"".join(spellings[token] for token in encode(text))`` is the text."""
 
+    begin: tuple[int, ...]
+    """The tokens that stand before a text; they spell nothing, and :meth:`encode` leaves them
+    out."""
+
     end_of_text: int | None
     """The token that ends a document; it spells nothing, and :meth:`encode` never gives it."""
 
@@ -76,6 +80,7 @@ class ByteTokenizer:
     """
 
     kind = "bytes"
+    begin: tuple[int, ...] = ()
     end_of_text: int | None = None
 
     def __init__(self, vocab: int = VOCAB) -> None:

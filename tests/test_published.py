@@ -1,0 +1,296 @@
+"""Published checkpoints: converted, and held to a forward pass written from the published code."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from published_reference import TRAPS, forward, make_checkpoint
+from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from sterna.export.exact.bounds import check_bounds
+from sterna.export.exact.traced import build_sequence, build_step
+from sterna.export.runtime.check import check_exact
+from sterna.model.hub.convert import Published, convert, tokenizer_of
+from sterna.model.hub.folder import HubError, HubFolder
+from sterna.model.profile import FixedPoint
+from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.quantized.evaluate import evaluate
+from sterna.model.quantized.hgrn_bit import WIDTHS, Widths, hgrn_bit
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.real import run_real
+from sterna.model.tokens.hub import HubTokenizer
+from sterna.model.tokens.tokenizer import BYTES
+
+VOCAB = 320
+TEXT = "The moth is in the mist, and the mist is grey. Zwölf ☂ im Moor.\n" * 4
+WIDE = Widths(
+    "wide", x=24, y=24, z=24, h=24, silu=24, t=24, p=24, gain=23, w=24, r=20, logit=24,
+    reciprocal_bits=40, scale_frac=24, mantissa_bits=24, scale_bits=24, sigmoid_frac=22,
+    sigmoid_segments=1 << 14, update_frac=22, table=FixedPoint(24, 19))
+"""Formats so wide that hardly an activation is rounded to another side."""
+
+
+def metaspace() -> Tokenizer:
+    """As Llama's and Mistral's: a space is U+2581, unknown characters are bytes, and a token stands
+    before each text."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
+    letters = sorted(set("The moth is in the mist, and grey. Zwlf Moor".replace(" ", "")))
+    pieces += letters
+    merges = [("t", "h"), ("th", "e"), ("▁", "the"), ("i", "s"), ("▁", "is"), ("m", "is")]
+    pieces += ["".join(pair) for pair in merges]
+    pieces += [f"<filler{i}>" for i in range(VOCAB - len(pieces))]
+    tokenizer = Tokenizer(models.BPE(
+        {piece: i for i, piece in enumerate(pieces)}, merges, byte_fallback=True,
+        unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence([
+        decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+        decoders.Strip(" ", 1, 0)])
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        "<s> $A", special_tokens=[("<s>", 1)])
+    assert tokenizer.get_vocab_size() == VOCAB
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("hub") / "small"
+    make_checkpoint(folder, d=48, layers=3, dff=80, vocab=VOCAB)
+    metaspace().save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def published(checkpoint) -> QuantizedModel:
+    folder = HubFolder(checkpoint)
+    return convert(folder, TEXT, tokenizer=tokenizer_of(folder))
+
+
+def _real(folder: Path, tokens: np.ndarray) -> np.ndarray:
+    model = Published(HubFolder(folder))
+    plain = hgrn_bit(model.shape, WIDE, model.reals, defaultdict(lambda: 1.0))
+    return run_real(plain.records, tokens, model.embedding(), model.matrix, model.reals,
+                    plain.constants)
+
+
+# Arithmetic ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"seed": 1, "gain": 30.0}, {"dtype": torch.float32, "ternary": True}, {"shards": 3}])
+def test_the_records_in_real_numbers_are_the_published_forward(tmp_path, options):
+    tensors = make_checkpoint(tmp_path / "hub", **options)
+    tokens = np.random.default_rng(5).integers(0, 80, (2, 24))
+    expected = forward(tensors, torch.tensor(tokens)).numpy()
+    assert np.abs(_real(tmp_path / "hub", tokens) - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_who_walks_into_a_trap_computes_something_else(tmp_path, trap):
+    ternary = {"dtype": torch.float32, "ternary": True} if trap == "twice" else {}
+    tensors = make_checkpoint(tmp_path / "hub", **ternary)
+    tokens = np.random.default_rng(5).integers(0, 80, (2, 24))
+    trapped = forward(tensors, torch.tensor(tokens), trap).numpy()
+    assert np.abs(_real(tmp_path / "hub", tokens) - trapped).max() > 5e-3
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3, 4])      # with 1 an activation is next to a half
+def test_wide_integers_are_the_published_forward(tmp_path, seed):
+    tensors = make_checkpoint(tmp_path / "hub", seed=seed, d=32, layers=2, dff=40, vocab=256)
+    tokens = np.random.default_rng(seed).integers(0, 256, (1, 6))
+    expected = forward(tensors, torch.tensor(tokens)).numpy()
+    model = convert(HubFolder(tmp_path / "hub"), bytes(tokens[0].tolist()), tokenizer=BYTES,
+                    widths=WIDE, sequences=1)
+    logits, _ = IntegerModel(model).run(tokens)
+    assert np.abs(logits * 2.0**-model.logit.frac - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize(("name", "most"), [("P24", 0.02), ("S16", 0.02), ("C12", 0.03)])
+def test_the_error_of_a_profile(checkpoint, name, most):
+    folder = HubFolder(checkpoint)
+    model = convert(folder, TEXT, tokenizer=tokenizer_of(folder), widths=WIDTHS[name])
+    tensors = {name: torch.tensor(value) for name, value in _float32(folder).items()}
+    tokens = np.random.default_rng(3).integers(0, VOCAB, (2, 32))
+    expected = forward(tensors, torch.tensor(tokens)).numpy()
+    logits, _ = IntegerModel(model).run(tokens)
+    error = logits * 2.0**-model.logit.frac - expected
+    assert np.sqrt(np.mean(error**2)) < most * np.sqrt(np.mean(expected**2))
+
+
+def _float32(folder: HubFolder) -> dict[str, np.ndarray]:
+    return {name: folder.tensor(name) for name in folder.names}
+
+
+def test_every_value_of_a_model_stays_within_its_bounds(published):
+    check_bounds(published.records, published.projections, vectors=published.vectors)
+    zero = np.zeros_like(published.embedding)
+    model = QuantizedModel(
+        published.records, "P24", published.projections, zero, published.sigmoid,
+        vectors=published.vectors, tokenizer=published.tokenizer)
+    logits, state = IntegerModel(model).run(np.array([[5, 6]]))
+    assert not logits.any()
+    assert not state.any()
+
+
+@pytest.mark.parametrize("build", [build_step, build_sequence])
+def test_the_traced_graph_is_the_reference(published, build):
+    tokens = np.random.default_rng(1).integers(0, VOCAB, (3, 20))
+    report = check_exact(published, build(published), tokens)
+    assert report.passed, report.first
+
+
+def test_a_wrong_gain_in_a_graph_is_named(published):
+    name = "layer1.mlgru.f.w"
+    wrong = published.vectors[name].copy()
+    wrong[3] += 1 << 12
+    other = QuantizedModel(
+        published.records, "P24", published.projections, published.embedding, published.sigmoid,
+        vectors={**published.vectors, name: wrong}, tokenizer=published.tokenizer)
+    tokens = np.random.default_rng(1).integers(0, VOCAB, (2, 10))
+    report = check_exact(published, build_step(other), tokens)
+    assert report.first is not None
+    assert report.first.tensor == name
+
+
+# Files and tokens ---------------------------------------------------------------------
+
+
+def test_a_converted_model_survives_the_file(published, tmp_path):
+    back = load_model(published.save(tmp_path / "m.safetensors"))
+    assert back.to_bytes() == published.to_bytes()
+    assert (back.records, back.profile_name) == (published.records, "P24")
+    assert back.tokenizer.encode(TEXT).tolist() == published.tokenizer.encode(TEXT).tolist()
+    with pytest.raises(ValueError, match=r"another architecture .* has no gateware"):
+        _ = back.config
+
+
+def test_bytes_of_every_token_are_those_that_the_package_decodes():
+    theirs = metaspace()
+    tokenizer = HubTokenizer(theirs.to_str(), 2)
+    tokens = tokenizer.encode(TEXT)
+    assert tokens.tolist() == theirs.encode(TEXT).ids[1:]
+    assert tokenizer.begin == (1,)
+    assert tokenizer.decode(tokens) == " " + TEXT == " " + theirs.decode(tokens.tolist())
+    assert tokenizer.spellings[2] == b""
+    level = Tokenizer(models.BPE(
+        {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
+    level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    level.decoder = decoders.ByteLevel()
+    own = HubTokenizer(level.to_str())
+    assert own.decode(own.encode(TEXT)) == TEXT
+    assert sorted(own.spellings) == [bytes([value]) for value in range(256)]
+
+
+def test_evaluation_begins_with_the_token_that_stands_before_a_text(published):
+    tokens = published.tokenizer.encode(TEXT)
+    result = evaluate(published, TEXT, sequences=1)
+    assert result.predictions == len(tokens)
+    row = np.concatenate([[1], tokens])[None]
+    logits, _ = IntegerModel(published).run(row[:, :-1])
+    real = logits[0] * 2.0**-published.logit.frac
+    chosen = real[np.arange(len(tokens)), tokens]
+    bits = (np.log(np.exp(real).sum(-1)) - chosen).sum() / np.log(2)
+    assert result.bits_per_byte == pytest.approx(bits / (1 + len(TEXT.encode())))
+
+
+# Bad input ----------------------------------------------------------------------------
+
+
+def _config(**changes: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return change
+
+
+def _tensors(change: Callable[[dict], object]) -> Callable[[Path], None]:
+    def rewrite(folder: Path) -> None:
+        tensors = {name: value.copy() for name, value in load_file(folder / SHARD).items()}
+        change(tensors)
+        save_file(tensors, folder / SHARD)
+    return rewrite
+
+
+SHARD = "model-00002-of-00003.safetensors"
+OTHER = "model-00003-of-00003.safetensors"
+NAME = "model.layers.0.attn.i_proj.norm.weight"
+WRONG = {
+    "no configuration": (lambda f: (f / "config.json").unlink(), "it has no config.json"),
+    "cut configuration": (lambda f: (f / "config.json").write_text("{"), "cannot read it"),
+    "another architecture": (_config(model_type="llama"), "must be 'hgrn_bit', got 'llama'"),
+    "option": (_config(use_short_conv=True), "use_short_conv must be False, got True"),
+    "size": (_config(hidden_size="x"), "d must be a whole number"),
+    "missing size": (lambda f: (f / "config.json").write_text('{"model_type": "hgrn_bit"}'),
+                     "the field 'hidden_size' is missing"),
+    "no weights": (lambda f: (f / "model.safetensors.index.json").unlink(), "there are no weights"),
+    "missing shard": (lambda f: (f / SHARD).unlink(), f"{SHARD}: a file of the checkpoint is mis"),
+    "cut shard": (lambda f: (f / SHARD).write_bytes((f / SHARD).read_bytes()[:-9]),
+                  "cut off or damaged"),
+    "shard of nothing": (lambda f: (f / SHARD).write_bytes(b"abc"), "cut off in its header"),
+    "swapped shard": (lambda f: (f / SHARD).write_bytes((f / OTHER).read_bytes()),
+                      "is in model-00002-of-00003.safetensors as well"),
+    "missing tensor": (_tensors(lambda t: t.pop(NAME)), f"the tensor {NAME} is missing"),
+    "extra tensor": (_tensors(lambda t: t.update(extra=t[NAME])), "unknown tensor extra"),
+    "misshapen tensor": (_tensors(lambda t: t.update({NAME: t[NAME][:5]})),
+                         r"must have the shape \[32\], got \[5\]"),
+    "integers": (_tensors(lambda t: t.update({NAME: t[NAME].astype(np.int32)})),
+                 "must be floating-point numbers of 16 to 64 bits, got I32"),
+    "not a number": (_tensors(lambda t: t[NAME].__setitem__(3, np.nan)),
+                     f"{NAME} holds a value that is not finite"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_folder_is_refused(tmp_path, what):
+    make_checkpoint(tmp_path / "hub", d=32, layers=1, dff=40, vocab=256, shards=3,
+                    dtype=torch.float32)
+    change, message = WRONG[what]
+    change(tmp_path / "hub")
+    with pytest.raises(HubError, match=message):
+        Published(HubFolder(tmp_path / "hub"))
+
+
+def test_tokenizers_that_do_not_fit_are_refused(checkpoint, tmp_path):
+    folder = HubFolder(checkpoint)
+    with pytest.raises(ValueError, match="the tokenizer has 256 tokens, and the model 320"):
+        convert(folder, TEXT, tokenizer=BYTES)
+    lower = metaspace()
+    lower.normalizer = normalizers.Sequence([normalizers.Lowercase(), lower.normalizer])
+    with pytest.raises(HubError, match="does not give the text back"):
+        convert(folder, TEXT, tokenizer=HubTokenizer(lower.to_str()))
+    words = Tokenizer(models.WordLevel({"a": 0}, "a"))
+    with pytest.raises(ValueError, match="must be byte-level"):
+        HubTokenizer(words.to_str())
+    make_checkpoint(tmp_path / "hub", d=32, layers=1, dff=40, vocab=80)
+    with pytest.raises(HubError, match=r"there is no tokenizer\.json"):
+        tokenizer_of(HubFolder(tmp_path / "hub"))
+
+
+def test_files_of_torch_are_read_and_code_in_them_is_not_run(tmp_path):
+    folder = tmp_path / "hub"
+    tensors = make_checkpoint(folder, d=32, layers=1, dff=40, vocab=256)
+    plain = _float32(HubFolder(folder))
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")
+    found = _float32(HubFolder(folder))
+    assert found.keys() == plain.keys()
+    assert all(np.array_equal(found[name], plain[name]) for name in plain)
+    torch.save({"w": _Code(tmp_path / "ran")}, folder / "pytorch_model.bin")
+    with pytest.raises(HubError, match="not tensors alone, or damaged: nothing of it was run"):
+        HubFolder(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+class _Code:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self):
+        return Path.touch, (self._path,)

@@ -50,7 +50,10 @@ def test_info_prints_what_is_in_a_model(capsys: Capture) -> None:
     assert "profile S16" in out
     found = facts(capsys, "info", "tiny-c12")
     assert found["sha256"] == load_model("tiny-c12").sha256
-    assert found["profile"]["z"] == {"bits": 8, "frac": 4}
+    assert found["profile"] == "C12"
+    assert found["records"][0] == {
+        "kind": "embedding", "name": "embedding.x", "vocab": 256, "width": 128,
+        "output": {"bits": 12, "frac": 7}}
     assert found["provenance"]["heldout"]["integer_bpb"] > 1
 
 
@@ -58,7 +61,7 @@ def test_info_shows_what_an_onnx_file_is(capsys: Capture, tmp_path: Path) -> Non
     path = tmp_path / "m.onnx"
     printed(capsys, "export", "micro", "-o", path, "--check", 0, "--form", "web")
     out = printed(capsys, "info", path)
-    assert out.startswith(f"{path}: d 32, 1 layers, dff 64, vocabulary 128; ")
+    assert out.startswith(f"{path}: d 32, 1 layers, vocabulary 128; ")
     sha256 = load_model("micro").sha256
     for said in ("step graph of the form web, ", "profile C12",
                  f"of the quantised model with sha256 {sha256}"):

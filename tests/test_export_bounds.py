@@ -11,6 +11,7 @@ from sterna.export.exact.traced import build_sequence, build_step
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.records import language_model
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.quantized.taps import TapRecorder
 
@@ -65,7 +66,8 @@ def test_a_profile_out_of_reach_is_refused(change: dict[str, int], tensor: str) 
     projections = {
         name: dataclasses.replace(p, k=1 << (profile.mantissa_bits - 1))
         for name, p in good.projections.items()}
-    model = dataclasses.replace(good, profile=profile, projections=projections)
+    model = dataclasses.replace(
+        good, records=language_model(good.config, profile), projections=projections)
     with pytest.raises(ValueError, match=tensor + r": these formats at this shape need .* 2\^"):
         check_bounds(model.records, model.projections)
     for build in (build_step, build_sequence):

@@ -70,7 +70,7 @@ def test_a_wrong_entry_of_the_sigmoid_table_is_named(odd_model, build):
     sigmoid = odd_model.sigmoid.copy()
     sigmoid[middle] += 1
     first = _first(odd_model, build, sigmoid=sigmoid)
-    assert first.tensor.endswith((".f.sigmoid", ".g.sigmoid"))
+    assert first.tensor.endswith(".sigmoid")
     assert first.got == first.expected + 1
     taps = TapRecorder()
     IntegerModel(odd_model).run(_tokens(odd_model), tap=taps)

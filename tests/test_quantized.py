@@ -99,7 +99,7 @@ CHANGES = {
                     "head.scale must be the integers"),
     "float table": (lambda h, t: t.update(sigmoid=t["sigmoid"] * 1.0),
                     "sigmoid must hold integers"),
-    "tokenizer": (lambda h, t: h.update(tokenizer="bpe"), "got 'bpe'"),
+    "tokenizer": (lambda h, t: h.update(tokenizer="bpe"), "not a Sterna tokenizer"),
     "field": (lambda h, t: h["records"][0].update(heads=2),
               "must have the fields name, vocab, width, output; unknown: heads"),
     "field missing": (lambda h, t: h["records"][1].pop("x"), "must have .*; missing: x"),

@@ -50,8 +50,7 @@ def test_the_file_holds_the_tokenizer(model: QuantizedModel, tmp_path: Path) -> 
     assert len(model.to_bytes()) < len(random_model(SHAPE, C12).to_bytes()) + 1000
 
 
-def test_a_file_of_bytes_is_of_the_first_version(tmp_path: Path) -> None:
-    assert b'version\\":1' in random_model(SHAPE, C12).to_bytes()
+def test_a_model_may_know_fewer_tokens_than_bytes_or_more(tmp_path: Path) -> None:
     for vocab, known in ((128, 128), (300, 256)):
         path = random_model(replace(SHAPE, vocab=vocab), C12).save(tmp_path / "m.safetensors")
         assert (load_model(path).tokenizer.kind, load_model(path).tokenizer.vocab) == (
@@ -128,9 +127,8 @@ def test_a_stop_string_is_found_across_tokens(model: QuantizedModel) -> None:
         text[:text.index(stop)]]
 
 
-def test_a_graph_of_bytes_says_what_it_always_said() -> None:
+def test_a_graph_of_bytes_names_no_tokenizer() -> None:
     found = GraphInfo.of(random_model(SHAPE, C12), GraphKind.STEP, Form.EXACT).to_properties()
-    assert found["sterna.format_version"] == "2"
     assert "sterna.tokenizer" not in found
 
 

@@ -38,7 +38,7 @@ def build(
         If the form or the kind is unknown, or the model does not fit it.
     """
     form, kind = one_of("form", form, Form), one_of("kind", kind, GraphKind)
-    if form is Form.TRACED:
+    if form is Form.TRACED or (form is Form.EXACT and not model.is_own):
         proto = build_graph(model, kind)
     elif form.exact:
         proto = build_lookup_graph(model, kind, _PRODUCTS[form])

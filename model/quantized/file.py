@@ -196,7 +196,7 @@ class QuantizedModel:
         if own is None:
             raise ValueError(
                 "a model of another architecture than Sterna's own, such as a converted one, has "
-                "no gateware, and no ONNX form but traced")
+                "no gateware, no web page, and no ONNX forms but exact and traced")
         return own
 
     def to_bytes(self) -> bytes:

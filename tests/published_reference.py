@@ -1,14 +1,10 @@
-"""A checkpoint in the published layout, and what it computes, from the published code alone.
+"""What a published checkpoint computes, from the published code alone.
 
 matmulfreellm's ``hgrn_bit`` in float64, layer by layer as its modules are; nothing of Sterna is
 used. ``trap`` walks into one of the mistakes that are easily made: see :data:`TRAPS`.
 """
 
-import json
-from pathlib import Path
-
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -22,54 +18,6 @@ TRAPS = {
     "bound": "the first layer's lower bound not subtracted",
     "one norm": "the norm of a block left out, as BitLinear has one",
 }
-
-
-def make_checkpoint(
-    folder: Path, *, d: int = 64, layers: int = 3, dff: int = 96, vocab: int = 80, seed: int = 0,
-    dtype: torch.dtype = torch.bfloat16, shards: int = 1, ternary: bool = False, gain: float = 1.0,
-) -> dict[str, Tensor]:
-    """Write a random checkpoint; return its tensors. ``ternary`` stores -s, 0 and s alone."""
-    torch.manual_seed(seed)
-    tensors = {"model.embeddings.weight": torch.randn(vocab, d) * 0.3,
-               "model.norm.weight": 1 + 0.3 * torch.randn(d),
-               "model.lower_bounds": torch.randn(layers, d)}
-
-    def linear(name: str, rows: int, columns: int) -> None:
-        weight = torch.randn(rows, columns) * 0.02
-        if ternary:
-            weight = weight.sign() * (weight.abs() > 0.01) * 0.0173
-        tensors[f"{name}.weight"] = weight
-        # Every tenth gain is negative.
-        sign = torch.where(torch.arange(columns) % 10 == 3, -1.0, 1.0)
-        tensors[f"{name}.norm.weight"] = gain * (0.5 + torch.rand(columns)) * sign
-
-    for layer in range(layers):
-        at = f"model.layers.{layer}"
-        for name in ("attn_norm", "mlp_norm", "attn.g_norm"):
-            tensors[f"{at}.{name}.weight"] = 1 + 0.3 * torch.randn(d)
-        for part in "ifgo":
-            linear(f"{at}.attn.{part}_proj", d, d)
-        linear(f"{at}.mlp.gate_proj", 2 * dff, d)
-        linear(f"{at}.mlp.down_proj", d, dff)
-    linear("lm_head", vocab, d)
-    tensors = {name: value.to(dtype) for name, value in tensors.items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    config = {
-        "architectures": ["HGRNBitForCausalLM"], "model_type": "hgrn_bit", "hidden_size": d,
-        "num_hidden_layers": layers, "intermediate_size": dff, "vocab_size": vocab, "num_heads": 1,
-        "expand_ratio": 1, "hidden_ratio": 4, "rms_norm_eps": 1e-6, "use_lower_bound": True,
-        "use_short_conv": False, "hidden_act": "swish", "tie_word_embeddings": False,
-        "bos_token_id": 1, "eos_token_id": 2}
-    (folder / "config.json").write_text(json.dumps(config))
-    if shards == 1:
-        save_file(tensors, folder / "model.safetensors")
-        return tensors
-    places = {name: f"model-{1 + i % shards:05}-of-{shards:05}.safetensors"
-              for i, name in enumerate(tensors)}
-    for file in set(places.values()):
-        save_file({name: tensors[name] for name in tensors if places[name] == file}, folder / file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    return tensors
 
 
 def forward(tensors: dict[str, Tensor], tokens: Tensor, trap: str = "") -> Tensor:

@@ -29,14 +29,14 @@ def convert(
         metavar="TEXT", help="UTF-8 text whose values choose the formats. Default: the held-out "
                              "text of the bundled models.")] = None,
     limit: Annotated[int, typer.Option(
-        "--bytes", metavar="N", help="Use only the first N bytes of the text.")] = 32768,
+        "--bytes", metavar="N", help="Use only the first N bytes of the text.")] = 16384,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Turn a published MatMul-free checkpoint (hgrn_bit) into a quantised model file.
+    """Convert a published checkpoint to a quantised model file.
 
-    Each matrix becomes ternary, and a text chooses the fixed-point formats: values of up to 1.5
-    times as much fit. Needs no torch for safetensors.
+    It must be of the architecture hgrn_bit. Each matrix becomes ternary, and a text chooses the
+    fixed-point formats, in which 1.5 times its largest values fit. Safetensors need no torch.
 
     Example: sterna convert MMfreeLM-370M -o 370m.safetensors
     """

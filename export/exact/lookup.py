@@ -53,7 +53,7 @@ def build_lookup_graph(
     no metadata yet. Raises ValueError if an integer of the model could leave the exact range of
     float64, or a lookup table would be too long.
     """
-    check_bounds(model.records, model.projections)
+    check_bounds(model.records, model.projections, vectors=model.vectors)
     _check_lookups(model)
     return _Assembler(model, kind, product).assemble()
 

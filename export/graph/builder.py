@@ -195,7 +195,7 @@ class GraphBuilder(TensorStore):
 
     def store_embedding(self) -> str:
         """Add the embedding as the integers it is, ``[vocab, d]``; return its name."""
-        wide = self.model.x.bits > 16
+        wide = self.model.row.bits > 16
         return self.store(
             "embedding", self.model.embedding.astype(np.int32 if wide else np.int16))
 

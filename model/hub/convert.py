@@ -172,12 +172,13 @@ def convert(
     peaks: dict[str, float] = {}
 
     def note(name: str, value: np.ndarray) -> None:
-        peaks[name] = float(np.abs(value).max())
+        peaks[name] = max(float(value.max()), -float(value.min()))
 
     embedding = published.embedding()
     run_real(plain.records, tokens, embedding, matrix, reals, plain.constants, note)
     # Every row, not only those of the text.
-    peaks["embedding.x"] = max(peaks["embedding.x"], float(np.abs(embedding).max()))
+    peaks["embedding.row"] = float(np.abs(embedding).max())
+    peaks["embedding.x"] = max(peaks["embedding.x"], peaks["embedding.row"])
     made = hgrn_bit(shape, widths, reals, peaks)
     projections = {name: _projection(name, *each, made) for name, each in matrices.items()}
     first = made.records[0]
@@ -187,7 +188,7 @@ def convert(
     return QuantizedModel(
         tuple(made.records), widths.name, projections, rows.astype(np.int32),
         np.array(table, dtype=np.int32),
-        {"source": folder.path.name, "calibration_tokens": tokens.size}, tokenizer,
+        {"source": folder.path.name, "calibration_tokens": parts.size}, tokenizer,
         made.vectors)
 
 

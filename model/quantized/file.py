@@ -157,8 +157,8 @@ class QuantizedModel:
         return len(self.embedding)
 
     @property
-    def x(self) -> FixedPoint:
-        """Format of the residual stream."""
+    def row(self) -> FixedPoint:
+        """Format of the embedding."""
         first = self.records[0]
         assert isinstance(first, Embedding)
         return first.output

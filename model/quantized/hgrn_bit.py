@@ -73,8 +73,8 @@ class Widths:
 
     Parameters
     ----------
-    x, y
-        The residual stream, and what a norm takes of it.
+    embedding, x, y
+        The embedding, the residual stream, and what a norm takes of it.
     z, h
         Pre-activations, and recurrent states.
     silu, t, p
@@ -89,6 +89,7 @@ class Widths:
     """
 
     name: str
+    embedding: int
     x: int
     y: int
     z: int
@@ -112,10 +113,10 @@ class Widths:
 
 
 WIDTHS = {each.name: each for each in (
-    Widths("P24", x=24, y=18, z=16, h=24, silu=18, t=18, p=18, gain=16, w=18, r=18),
-    Widths("S16", x=16, y=16, z=16, h=16, silu=16, t=16, p=16, gain=16, w=18, r=18,
+    Widths("P24", embedding=16, x=24, y=18, z=16, h=24, silu=18, t=18, p=18, gain=16, w=18, r=18),
+    Widths("S16", embedding=16, x=16, y=16, z=16, h=16, silu=16, t=16, p=16, gain=16, w=18, r=18,
            sigmoid_segments=128, update_frac=15),
-    Widths("C12", x=12, y=12, z=10, h=12, silu=12, t=12, p=12, gain=10, w=14, r=12,
+    Widths("C12", embedding=12, x=12, y=12, z=10, h=12, silu=12, t=12, p=12, gain=10, w=14, r=12,
            reciprocal_bits=18, root_frac=4, scale_frac=14, mantissa_bits=10, scale_bits=14,
            sigmoid_frac=10, sigmoid_segments=64, update_frac=15))}
 """By name. P24 loses nothing measurable against float16, whatever the weights are like."""
@@ -182,7 +183,10 @@ class _Builder:
                        for part in ("mlgru", "glu"))))
         self._stream = _format(self._x, widths.x, stream)
         self._formats[self._x] = self._stream
-        self._append(Embedding(self._x, shape.vocab, shape.d, self._stream))
+        row = self._format("embedding.row", widths.embedding)
+        self._append(Embedding("embedding.row", shape.vocab, shape.d, row))
+        self._append(Narrow(
+            self._x, "embedding.row", shape.d, row.frac - self._stream.frac, self._stream))
 
     def token_mixer(self, at: str, bounded: bool) -> None:
         d, table, widths = self._shape.d, self._widths.table, self._widths

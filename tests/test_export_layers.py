@@ -28,7 +28,6 @@ from sterna.export import (
     export_matrix,
     export_mlgru,
 )
-from sterna.export.exact.bounds import CARRIER_BITS, MOST_COLUMNS
 from sterna.export.forms.selftest import SelfTestError, seal
 from sterna.export.graph.metadata import OnnxFileError
 from sterna.export.layers.file import describe_layer
@@ -46,6 +45,7 @@ from sterna.model.layers import (
 from sterna.model.layers.layer import input_bits
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
 from sterna.model.quantized import Projection
+from sterna.model.quantized.bounds import CARRIER_BITS, MOST_COLUMNS
 from sterna.model.quantized.taps import TapRecorder
 
 MATRICES = dict(random_matrices())

@@ -25,7 +25,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from sterna.export.exact.bounds import check_bounds, folds_biases
 from sterna.export.graph.builder import (
     GraphBuilder,
     NodeBuilder,
@@ -37,6 +36,7 @@ from sterna.export.graph.metadata import PROFILE_ATTRIBUTE, GraphKind, profile_n
 from sterna.export.graph.products import CONTRIB, Product
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.bounds import folds_biases
 
 __all__ = ["build_lookup_graph"]
 
@@ -50,10 +50,8 @@ def build_lookup_graph(
     """Build the step or sequence graph of ``model`` around one way of multiplying.
 
     Inputs and outputs are those of :func:`sterna.export.exact.traced.build_graph`. The result has
-    no metadata yet. Raises ValueError if an integer of the model could leave the exact range of
-    float64, or a lookup table would be too long.
+    no metadata yet. Raises ValueError if a lookup table would be too long.
     """
-    check_bounds(model.records, model.projections, vectors=model.vectors)
     _check_lookups(model)
     return _Assembler(model, kind, product).assemble()
 

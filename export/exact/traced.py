@@ -5,7 +5,7 @@ name. The forms for use (:mod:`sterna.export.forms.forms`) have fewer nodes. Eac
 becomes a few calls of model-local functions, which a runtime inlines and a viewer shows as boxes.
 
 All values are whole numbers in float64; ``rs`` is a multiplication by a power of two, an addition
-of a half and a floor. :mod:`sterna.export.exact.bounds` proves that nothing is lost. Weights are
+of a half and a floor. :mod:`sterna.model.quantized.bounds` proves that nothing is lost. Weights are
 stored as 2-bit integers and become int8 when a runtime loads the graph.
 
 The step and the sequence graph come from the same code and differ in their leading axes,
@@ -23,7 +23,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from sterna.export.exact.bounds import check_bounds
 from sterna.export.graph.builder import GraphBuilder, NodeBuilder, TensorStore, opset_imports
 from sterna.export.graph.metadata import Form, GraphKind, describe
 from sterna.export.graph.products import store_trits
@@ -53,8 +52,7 @@ def build_step(model: QuantizedModel) -> onnx.ModelProto:
 
     Inputs: ``token`` int64 ``[batch]``, each below ``vocab``, and ``state`` int32
     ``[layers, batch, d]``, zeros at the start of a sequence. Outputs: ``logits`` int32
-    ``[batch, vocab]`` and ``state_out`` int32 ``[layers, batch, d]``. Raises ValueError if an
-    integer of the model could leave the exact range of float64.
+    ``[batch, vocab]`` and ``state_out`` int32 ``[layers, batch, d]``.
     """
     return _described(model, GraphKind.STEP)
 
@@ -64,7 +62,7 @@ def build_sequence(model: QuantizedModel) -> onnx.ModelProto:
 
     Inputs: ``tokens`` int64 ``[batch, length]`` and ``state`` int32 ``[layers, batch, d]``.
     Outputs: ``logits`` int32 ``[batch, length, vocab]`` and ``state_out`` int32
-    ``[layers, batch, d]`` after the last token. Raises ValueError as :func:`build_step` does.
+    ``[layers, batch, d]`` after the last token.
     """
     return _described(model, GraphKind.SEQUENCE)
 
@@ -73,7 +71,6 @@ def build_graph(model: QuantizedModel, kind: GraphKind) -> onnx.ModelProto:
     """Build the step or the sequence graph of ``model``, without metadata yet."""
     embedding, *records = model.records
     assert isinstance(embedding, Embedding)
-    check_bounds(model.records, model.projections, vectors=model.vectors)
     graph = GraphBuilder(model, kind, TensorProto.INT32)
     nodes, steps = graph.nodes, kind is GraphKind.STEP
     walk = RecordGraph(graph, model.projections, model.sigmoid,

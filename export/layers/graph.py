@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from sterna.export.exact.bounds import CARRIER_BITS, MOST_COLUMNS, check_bounds
 from sterna.export.exact.traced import RecordGraph, ternary_matmul
 from sterna.export.graph.builder import TensorStore, make_proto, opset_imports
 from sterna.export.graph.products import store_trits
@@ -20,6 +19,7 @@ from sterna.model.layers import Layer
 from sterna.model.layers.layer import input_bits
 from sterna.model.layers.matrix import MANTISSA_BITS, MatrixLayer, Requantization
 from sterna.model.profile import FixedPoint, NumericProfile
+from sterna.model.quantized.bounds import CARRIER_BITS, MOST_COLUMNS, check_bounds
 from sterna.model.quantized.records import result_of
 
 __all__ = ["build_layer", "build_matrix", "layer_bounds"]
@@ -27,7 +27,7 @@ __all__ = ["build_layer", "build_matrix", "layer_bounds"]
 
 def layer_bounds(layer: Layer) -> dict[str, int]:
     """Bound every tensor of the graph of ``layer``, as
-    :func:`~sterna.export.exact.bounds.check_bounds` does, which may raise ValueError."""
+    :func:`~sterna.model.quantized.bounds.check_bounds` does, which may raise ValueError."""
     # The graph does not see how wide x was where it came from: a norm's input is the widest.
     return check_bounds(
         layer.records(), layer.matrices(), {"x": 1 << (input_bits(layer.profile) - 1)})

@@ -22,6 +22,7 @@ from sterna.model.checks import check_fields
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import FixedPoint, NumericProfile
+from sterna.model.quantized.bounds import check_bounds
 from sterna.model.quantized.bundled import BUNDLED, bundled_path
 from sterna.model.quantized.records import (
     Embedding,
@@ -109,8 +110,9 @@ class QuantizedModel:
     Raises
     ------
     ValueError
-        If a tensor does not have the shape, type or range that its record asks for, or the
-        tokenizer has another number of tokens.
+        If a tensor does not have the shape, type or range that its record asks for, the tokenizer
+        has another number of tokens, or a value could pass what float64 carries exactly
+        (:mod:`sterna.model.quantized.bounds`).
     """
 
     records: tuple[Record, ...]
@@ -150,6 +152,7 @@ class QuantizedModel:
             _check_range("sigmoid", self.sigmoid, (entries,), 0, (1 << frac) - 1)
         if np.any(np.diff(self.sigmoid) < 0):
             raise ValueError("sigmoid must not decrease from one entry to the next")
+        check_bounds(self.records, self.projections, vectors=self.vectors)
 
     @property
     def vocab(self) -> int:

@@ -1,21 +1,21 @@
-"""Proof that float64 carries every integer of the exact graph.
+"""Proof that float64 carries every integer of a model, from its records alone.
 
-The graph holds whole numbers, and whole numbers divided by a power of two, in float64. A
-value ``n / 2**s`` is exact while ``|n| < 2**53``; the checks here ask for one bit less,
-so that adding the half that rounds is covered, and so is the root, whose floor is exact
-only below 2**52. Quotients need no more: the floor of a correctly rounded ``a / b`` is
-that of the true quotient while ``a < 2**52``.
+The exact ONNX graphs hold whole numbers, and whole numbers divided by a power of two, in float64;
+the integer reference takes roots in it. A value ``n / 2**s`` is exact while ``|n| < 2**53``; the
+checks here ask for one bit less, so that adding the half that rounds is covered, and so is the
+root, whose floor is exact only below 2**52. Quotients need no more: the floor of a correctly
+rounded ``a / b`` is that of the true quotient while ``a < 2**52``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sterna.model.profile import FixedPoint
-from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.records import (
     Add,
     Embedding,
@@ -31,6 +31,9 @@ from sterna.model.quantized.records import (
     Scale,
     Sigmoid,
 )
+
+if TYPE_CHECKING:   # which checks itself with what is here
+    from sterna.model.quantized.file import Projection, QuantizedModel
 
 __all__ = ["CARRIER_BITS", "MOST_COLUMNS", "check_bounds", "folds_biases", "tensor_bounds"]
 
@@ -60,7 +63,7 @@ def tensor_bounds(
     given: Mapping[str, int] = MappingProxyType({}),
     vectors: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> dict[str, int]:
-    """Bound every tensor of the exact graph of these records.
+    """Bound every tensor of these records.
 
     ``given`` are the largest magnitudes of values that no record gives, ``vectors`` those of
     :class:`Scale`. Returns ``{tap name:
@@ -146,7 +149,7 @@ def check_bounds(
     given: Mapping[str, int] = MappingProxyType({}),
     vectors: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> dict[str, int]:
-    """Check that the exact graph of these records cannot lose a bit; return the bounds.
+    """Check that these records cannot lose a bit; return the bounds.
 
     Raises ValueError if a tensor could leave the exact range of float64, or a dot product that of
     the 32-bit accumulator of ``MatMulInteger`` (its operands are 0 to 255 and -1 to 1).
@@ -161,8 +164,8 @@ def check_bounds(
         if bound >= 1 << CARRIER_BITS:
             raise ValueError(
                 f"{name}: these formats at this shape need whole numbers up to "
-                f"2^{bound.bit_length()}, but the exact ONNX form carries them in float64 "
-                f"and needs them below 2^{CARRIER_BITS}")
+                f"2^{bound.bit_length()}, but float64 carries them and needs them below "
+                f"2^{CARRIER_BITS}")
     return bounds
 
 

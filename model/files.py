@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["check_path", "check_writable", "read_text", "utf8_blocks", "write_atomically"]
+__all__ = [
+    "check_path", "check_unpublished", "check_writable", "read_text", "utf8_blocks", "write_atomically"]
 
 _PIECE_BYTES = 1 << 20
 
@@ -18,6 +19,14 @@ def check_path(name: str, path: object) -> None:
     """Raise ValueError if an argument is no path."""
     if not isinstance(path, str | os.PathLike):
         raise ValueError(f"{name} must name a file or folder, got {path!r}")
+
+
+def check_unpublished(path: str | Path, error: type[ValueError] = ValueError) -> None:
+    """Raise ``error`` for the folder of a published checkpoint, where a model or a run of ours is
+    wanted."""
+    if (Path(path) / "config.json").is_file():
+        raise error(f"{path} is a published checkpoint: make a model file of it first, with "
+                    f"sterna convert {path} -o FILE")
 
 
 def check_writable(path: Path) -> None:

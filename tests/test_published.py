@@ -210,6 +210,13 @@ def test_evaluation_begins_with_the_token_that_stands_before_a_text(published):
     chosen = real[np.arange(len(tokens)), tokens]
     bits = (np.log(np.exp(real).sum(-1)) - chosen).sum() / np.log(2)
     assert result.bits_per_byte == pytest.approx(bits / (1 + len(TEXT.encode())))
+    assert result.saturated == {}
+
+
+def test_evaluation_counts_values_that_leave_their_formats(published):
+    found = evaluate(_extreme(published, "embedding"), TEXT).saturated
+    assert "layer0.mlgru.root.y" in found
+    assert not any(name.endswith((".narrow", ".f.z")) for name in found)
 
 
 # Bad input ----------------------------------------------------------------------------
@@ -283,6 +290,23 @@ def test_tokenizers_that_do_not_fit_are_refused(checkpoint, tmp_path):
     make_checkpoint(tmp_path / "hub", d=32, layers=1, dff=40, vocab=80)
     with pytest.raises(HubError, match=r"there is no tokenizer\.json"):
         tokenizer_of(HubFolder(tmp_path / "hub"))
+
+
+def test_a_folder_of_another_kind_is_named(checkpoint, tmp_path, capsys):
+    def refusal(*arguments: object) -> str:
+        assert main([*map(str, arguments), "--quiet"]) == 2
+        return capsys.readouterr().err
+
+    for command in (("evaluate",), ("generate",), ("info",), ("export", "-o", tmp_path / "m.onnx"),
+                    ("quantize", "-o", tmp_path / "m.safetensors")):
+        assert main([command[0], str(checkpoint), *map(str, command[1:])]) == 2
+        assert f"{checkpoint} is a published checkpoint: " in capsys.readouterr().err
+    assert "is a file: give the folder" in refusal(
+        "convert", checkpoint / "config.json", "-o", tmp_path / "m.safetensors")
+    (tmp_path / "run.json").write_text("{}")
+    assert "is the folder of a training run: sterna quantize" in refusal(
+        "convert", tmp_path, "-o", tmp_path / "m.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 def test_files_of_torch_are_read_and_code_in_them_is_not_run(tmp_path):

@@ -97,11 +97,15 @@ def evaluate(
             result = run_evaluation(loaded, data, sequences=sequences, progress=move)
         name = loaded.profile_name
         trained_on = _trained_on(loaded)
+        if result.saturated and not loaded.is_own:
+            most = max(result.saturated, key=lambda each: result.saturated[each])
+            say(f"{sum(result.saturated.values()):,} values left their formats, most of them in "
+                f"{most}: convert with a --calibrate text that is more like this one")
     if trained_on is not None and text is None:
         say(f"{model} was trained on another text, {trained_on}: --text names one to measure on")
     if as_json:
         print_json({"bits_per_byte": result.bits_per_byte, "predictions": result.predictions,
-                    "text": measured})
+                    "saturated": dict(result.saturated), "text": measured})
     else:
         out.print(f"{result.bits_per_byte:.4f} bits per byte over {result.predictions:,} "
                   f"predictions of {measured} ({name})")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sterna.model.files import check_writable
+from sterna.model.files import check_unpublished, check_writable
 from sterna.model.quantized.bundled import BUNDLED
 
 __all__ = ["MODEL_HELP", "JsonOption", "ModelArgument", "QuietOption", "WavesOption", "check_file",
@@ -78,7 +78,10 @@ def refuse(why: str, **given: object) -> None:
 
 def is_checkpoint(model: str) -> bool:
     """Whether this names a checkpoint or the folder of a run; a bundled name wins over a folder."""
-    return model.endswith(".pt") or (model not in BUNDLED and Path(model).is_dir())
+    if model in BUNDLED:
+        return False
+    check_unpublished(model)
+    return model.endswith(".pt") or Path(model).is_dir()
 
 
 def choose(option: str, value: str, choices: Iterable[str]) -> str:

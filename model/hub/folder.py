@@ -36,6 +36,11 @@ class HubFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        if self.path.is_file():
+            raise HubError(f"{self.path} is a file: give the folder of a published checkpoint")
+        if (self.path / "run.json").is_file():
+            raise HubError(f"{self.path} is the folder of a training run: sterna quantize makes a "
+                           f"model file of it")
         if not (self.path / _CONFIG).is_file():
             raise HubError(f"{self.path}: not the folder of a published checkpoint: it has no "
                            f"{_CONFIG}")

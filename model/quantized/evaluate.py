@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.records import (
+    Add,
+    Multiply,
+    Narrow,
+    Project,
+    Scale,
+    Sigmoid,
+    reads,
+    result_of,
+)
+from sterna.model.quantized.taps import Tap, ignore
 from sterna.model.tokenizer import contiguous_sequences
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer, spelled_bytes
 
@@ -18,10 +29,15 @@ __all__ = ["Evaluation", "Steps", "evaluate", "evaluate_steps", "surprisal_bits"
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Result of :func:`evaluate`: bits per byte, and over how many predicted tokens."""
+    """Result of :func:`evaluate`: bits per byte, and over how many predicted tokens.
+
+    ``saturated`` says how many values of each name, of the integer reference, were at an end of
+    their format; names of values that never were are left out.
+    """
 
     bits_per_byte: float
     predictions: int
+    saturated: Mapping[str, int] = field(default_factory=dict)
 
 
 class Steps(Protocol):
@@ -61,9 +77,38 @@ def evaluate(
     ValueError
         If the text has fewer than two tokens, or a byte that the model does not know.
     """
-    return evaluate_steps(
-        IntegerModel(model), text, frac=model.logit.frac, sequences=sequences,
-        progress=progress, tokenizer=model.tokenizer)
+    steps = _Counting(model)
+    found = evaluate_steps(
+        steps, text, frac=model.logit.frac, sequences=sequences, progress=progress,
+        tokenizer=model.tokenizer)
+    return replace(found, saturated={
+        name: count for name, count in steps.saturated.items() if count})
+
+
+class _Counting(IntegerModel):
+    """The integer reference, which counts the values at an end of their format; but for those that
+    are only looked up, whose sigmoid has come to an end there, too."""
+
+    def __init__(self, model: QuantizedModel) -> None:
+        super().__init__(model)
+        read = {name for each in model.records if not isinstance(each, Sigmoid)
+                for name in reads(each)}
+        looked_up = {each.x for each in model.records if isinstance(each, Sigmoid)} - read
+        self._ends = {
+            result_of(each): (each.output.min, each.output.max) for each in model.records
+            if isinstance(each, Narrow | Scale | Project | Multiply | Add)
+            and getattr(each, "saturates", True) and result_of(each) not in looked_up}
+        self.saturated = dict.fromkeys(self._ends, 0)
+
+    def step(
+        self, tokens: np.ndarray, state: np.ndarray, tap: Tap = ignore,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        def count(name: str, value: np.ndarray) -> None:
+            if name in self._ends:
+                low, high = self._ends[name]
+                self.saturated[name] += int(np.count_nonzero((value == low) | (value == high)))
+            tap(name, value)
+        return super().step(tokens, state, count)
 
 
 def evaluate_steps(

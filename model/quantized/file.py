@@ -20,7 +20,7 @@ from safetensors.numpy import save as save_safetensors
 
 from sterna.model.checks import check_fields
 from sterna.model.config import ModelConfig
-from sterna.model.files import write_atomically
+from sterna.model.files import check_unpublished, write_atomically
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized.bounds import check_bounds
 from sterna.model.quantized.bundled import BUNDLED, bundled_path
@@ -268,6 +268,7 @@ def load_model(source: str | Path) -> QuantizedModel:
     try:
         blob = path.read_bytes()
     except OSError as error:
+        check_unpublished(path, QuantizedFileError)
         known = ", ".join(BUNDLED)
         raise QuantizedFileError(
             f"{path}: cannot read the quantised model ({error.strerror or error}); "

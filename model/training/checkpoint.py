@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sterna.model.config import ModelConfig
-from sterna.model.files import write_atomically
+from sterna.model.files import check_unpublished, write_atomically
 from sterna.model.profile import PROFILES, S16, NumericProfile
 from sterna.model.stack.language_model import LanguageModel, ModelState
 from sterna.model.tokens.files import tokenizer_from_json
@@ -96,6 +96,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     """Read a checkpoint that :func:`save_checkpoint` wrote, or that of the folder of a run."""
     path = Path(path)
     if path.is_dir():
+        check_unpublished(path, CheckpointError)
         folder = RunFolder(path)
         path = folder.checkpoint
         if not path.exists() and folder.shards.newest() is not None:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 __all__ = [
-    "check_path", "check_unpublished", "check_writable", "read_text", "utf8_blocks", "write_atomically"]
+    "check_path", "check_unpublished", "check_writable", "read_text", "utf8_blocks",
+    "write_atomically"]
 
 _PIECE_BYTES = 1 << 20
 

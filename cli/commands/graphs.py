@@ -298,14 +298,15 @@ def _library(
     """The library of operators: the file at ``path``, or the one built here if asked for."""
     if path is not None or not built:
         return path
-    from sterna.export.runtime.runtime import check_ops_form, read_graph
+    from sterna.export.runtime.runtime import check_ops_form, has_layers, read_graph
     # What cannot be used is refused before they are compiled, not after.
     if model.endswith(".onnx"):
-        info = read_graph(model)[1]
-        kind, vocab = info.form, info.vocab
+        proto, info = read_graph(model)
+        kind, vocab, own = info.form, info.vocab, has_layers(proto)
     else:
-        kind, vocab = _form("exact" if form is None else form), load_model(model).vocab
-    check_ops_form(kind, model)
+        loaded = load_model(model)
+        kind, vocab, own = _form(form or "exact"), loaded.vocab, loaded.is_own
+    check_ops_form(kind, model, own)
     check_prompts(prompts, vocab)
     from sterna.export.native.ops import build_ops
     with progress_bar("compiling the operators", quiet) as move:

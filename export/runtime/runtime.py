@@ -30,7 +30,7 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.taps import Tap, ignore
 
 __all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "check_ops_form", "graph_name",
-           "has_two_bit_kernels", "open_session", "read_graph", "read_proto", "state_array",
+           "has_layers", "has_two_bit_kernels", "open_session", "read_graph", "read_proto", "state_array",
            "step_with_taps", "thread_count", "token_array", "two_bit_blocks", "with_taps"]
 
 _LARGEST_REAL = 1e6
@@ -384,11 +384,20 @@ def thread_count(threads: int) -> int:
     return whole_number("threads", threads, 1, _MOST_THREADS)
 
 
-def check_ops_form(form: Form, name: str) -> None:
-    """Refuse a library of operators for a graph of another form than ``exact``."""
+def check_ops_form(form: Form, name: str, own: bool) -> None:
+    """Refuse a library of operators for a graph of another form than ``exact``, or of a model that
+    is not of Sterna's ``own`` architecture."""
     if form is not Form.EXACT:
         raise ValueError(
             f"{name}: the library of operators goes only with the form exact, got {form.value}")
+    if not own:
+        raise ValueError(f"{name}: the library of operators goes only with models of Sterna's own "
+                         f"architecture, not with a converted one")
+
+
+def has_layers(proto: onnx.ModelProto) -> bool:
+    """Whether a graph has the nodes whose place the library of operators takes."""
+    return any(node.op_type == "MlgruLayer" for node in proto.graph.node)
 
 
 def token_array(tokens: object, axes: Sequence[str], vocab: int) -> np.ndarray:

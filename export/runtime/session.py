@@ -24,6 +24,7 @@ from sterna.export.runtime.runtime import (
     Source,
     check_ops_form,
     graph_name,
+    has_layers,
     has_two_bit_kernels,
     read_graph,
     state_array,
@@ -97,7 +98,7 @@ class Session:
         proto, self.info = read_graph(source)
         """What the file says about itself: form, shape, profile, model."""
         if ops:     # refused before it is compiled, not after
-            check_ops_form(self.info.form, graph_name(source))
+            check_ops_form(self.info.form, graph_name(source), has_layers(proto))
         self._ops = _library(ops)
         self._step = self._open(OnnxStep, proto, self.info, graph_name(source))
         if sequence is None and not isinstance(source, onnx.ModelProto):

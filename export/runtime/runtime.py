@@ -31,7 +31,8 @@ from sterna.model.quantized.taps import Tap, ignore
 
 __all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "check_ops_form", "graph_name",
            "has_layers", "has_two_bit_kernels", "open_session", "read_graph", "read_proto",
-           "state_array", "step_with_taps", "thread_count", "token_array", "two_bit_blocks", "with_taps"]
+           "state_array", "step_with_taps", "thread_count", "token_array", "two_bit_blocks",
+           "with_taps"]
 
 _LARGEST_REAL = 1e6
 Source: TypeAlias = str | Path | onnx.ModelProto

@@ -305,7 +305,8 @@ def _library(
         kind, vocab, own = info.form, info.vocab, has_layers(proto)
     else:
         loaded = load_model(model)
-        kind, vocab, own = _form(form or "exact"), loaded.vocab, loaded.is_own
+        kind, vocab, own = (
+            _form("exact" if form is None else form), loaded.vocab, loaded.is_own)
     check_ops_form(kind, model, own)
     check_prompts(prompts, vocab)
     from sterna.export.native.ops import build_ops

@@ -16,6 +16,9 @@ NORMS = ("pre", "post")
 """Where the norm of a block stands: before a mixer, or after its residual."""
 WEIGHTS = ("ternary", "float")
 """What projections compute with: ternary weights and 8-bit activations, or neither."""
+_HGRN_BIT = ("mlgru(bias=false, bounds=true, gains=true, swish=true)",
+             "glu(bias=false, gains=true, joint=true)")
+"""The mixers of the published checkpoints, which mixer "hgrn_bit" stands for."""
 RESIDUALS = ("plain", "reversible")
 """How blocks are joined: one stream, or two of which training keeps those of the last block."""
 
@@ -41,7 +44,8 @@ class ModelConfig:
     mixer, channel
         Pattern (:func:`sterna.model.pattern.parse_pattern`) of the token and channel mixers of
         the layers, for no more layers than there are, kept in its shortest spelling;
-        docs/mixer-formulas.md lists the names.
+        docs/mixer-formulas.md lists the names. The mixer ``hgrn_bit`` stands for both mixers of the
+        published checkpoints, whose head has gains, too, and in which nothing saturates.
     norm
         One of :data:`NORMS`.
     weights
@@ -70,6 +74,9 @@ class ModelConfig:
             ("d", 1, 65536), ("layers", 1, 1024), ("dff", 1, 65536), ("vocab", 2, 1 << 20),
         ):
             check_whole(name, getattr(self, name), low, high)
+        if self.mixer == "hgrn_bit":
+            for name, pattern in zip(("mixer", "channel"), _HGRN_BIT, strict=True):
+                object.__setattr__(self, name, pattern)
         for name in ("mixer", "channel"):
             self._shorten(name)
         for name, allowed in (("norm", NORMS), ("weights", WEIGHTS), ("residual", RESIDUALS)):
@@ -94,6 +101,11 @@ class ModelConfig:
         """Sizes, and the choices that are not the default; ``ModelConfig(**...)`` undoes it."""
         return {name: value for name, value in asdict(self).items()
                 if name in SIZES or value != _DEFAULTS[name]}
+
+    @property
+    def is_hgrn_bit(self) -> bool:
+        """Whether the mixers are those of the published checkpoints."""
+        return (self.mixer, self.channel) == _HGRN_BIT
 
     @property
     def has_integer_form(self) -> bool:

@@ -1,7 +1,8 @@
 """What a published checkpoint computes, from the published code alone.
 
 matmulfreellm's ``hgrn_bit`` in float64, layer by layer as its modules are; nothing of Sterna is
-used. ``trap`` walks into one of the mistakes that are easily made: see :data:`TRAPS`.
+used. Gradients pass straight through both quantisers. ``trap`` walks into one of the mistakes that
+are easily made: see :data:`TRAPS`.
 """
 
 import torch
@@ -24,7 +25,7 @@ def forward(tensors: dict[str, Tensor], tokens: Tensor, trap: str = "") -> Tenso
     """Logits float64 ``[batch, length, vocab]`` of tokens ``[batch, length]``."""
     assert trap in ("", *TRAPS)
     eps = 1e-8 if trap == "eps" else 1e-6
-    real = {name: value.float().double() for name, value in tensors.items()}
+    real = {name: value.double() for name, value in tensors.items()}
     if trap == "positive":
         real = {n: v.abs() if n.endswith("norm.weight") else v for n, v in real.items()}
 
@@ -38,17 +39,18 @@ def forward(tensors: dict[str, Tensor], tokens: Tensor, trap: str = "") -> Tenso
         return quantised(stored)
 
     def quantised(stored: Tensor) -> Tensor:
-        w = stored if trap == "bfloat16" else stored.float()
+        w = stored.detach() if trap == "bfloat16" else stored.detach().float()
         values = w.abs().unique()
         if len(values) <= 2 and trap != "twice":
-            return w.double()
+            return stored.double()
         scale = 1.0 / w.abs().mean().clamp_(min=1e-5)
-        return ((w * scale).round().clamp_(-1, 1) / scale).double()
+        ternary = ((w * scale).round().clamp_(-1, 1) / scale).double()
+        return stored.double() + (ternary - stored.double()).detach()
 
     def linear(name: str, x: Tensor) -> Tensor:
         y = rms(x, real[f"{name}.norm.weight"], eps)
-        scale = 127.0 / y.abs().amax(-1, keepdim=True).clamp_(min=1e-5)
-        y = (y * scale).round().clamp_(-128, 127) / scale
+        scale = 127.0 / y.detach().abs().amax(-1, keepdim=True).clamp_(min=1e-5)
+        y = y + ((y * scale).round().clamp_(-128, 127) / scale - y).detach()
         return y @ weights(f"{name}.weight").T
 
     layers = len(real["model.lower_bounds"])

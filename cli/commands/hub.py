@@ -1,4 +1,4 @@
-"""``sterna convert``: a published checkpoint becomes a quantised model file."""
+"""``sterna convert`` and ``push-folder``: from a published checkpoint, and to one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 
 from sterna.cli.terminal.console import Stages, out, print_json
-from sterna.cli.terminal.options import JsonOption, QuietOption, check_file, choose
+from sterna.cli.terminal.options import JsonOption, QuietOption, check_file, check_folder, choose
 from sterna.cli.terminal.texts import text_of
+from sterna.model.folder import check_replaceable, write_folder
 from sterna.model.hub.convert import convert as run_conversion
 from sterna.model.hub.convert import tokenizer_of
 from sterna.model.hub.folder import HubFolder
 from sterna.model.quantized.hgrn_bit import WIDTHS
 
-__all__ = ["COMMANDS", "convert"]
+__all__ = ["COMMANDS", "convert", "push_folder"]
 
 
 def convert(
@@ -65,4 +66,34 @@ def convert(
     return 0
 
 
-COMMANDS = (convert,)
+def push_folder(
+    checkpoint: Annotated[Path, typer.Argument(
+        metavar="CHECKPOINT", help="A checkpoint.pt of the mixer hgrn_bit from sterna train, or "
+                                   "its folder.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
+    quiet: QuietOption = False,
+) -> int:
+    """Write a trained model as a folder for a model hub.
+
+    The layout is that of the published checkpoints: config.json, model.safetensors in float32, and
+    a card with what is known of the training. Its model must be of bytes, mixer hgrn_bit.
+
+    Example: sterna push-folder runs/hgrn -o hub/hgrn
+    """
+    check_folder(output)
+    check_replaceable(output)
+    with Stages(quiet) as stage:
+        stage("load torch", quick=True)
+        from sterna.model.stack.published import published_files
+        from sterna.model.training.checkpoint import load_checkpoint
+        stage("write the folder")
+        trained = load_checkpoint(checkpoint)
+        facts = {"text": trained.corpus_name, "steps": trained.step, "seed": trained.seed}
+        if trained.heldout_bpb is not None:
+            facts["held-out bits per byte, float"] = f"{trained.heldout_bpb:.4f}"
+        manifest = write_folder(output, published_files(trained.model(), facts), {})
+    out.print(f"{output}: {', '.join(manifest['files'])}")
+    return 0
+
+
+COMMANDS = (convert, push_folder)

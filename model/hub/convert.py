@@ -9,9 +9,10 @@ from collections.abc import Callable
 import numpy as np
 
 from sterna.model.hub.folder import HubError, HubFolder
+from sterna.model.hub.layout import shape_of, tensor_shapes
 from sterna.model.profile import mantissa_and_shift, sigmoid_table
 from sterna.model.quantized.file import Projection, QuantizedModel
-from sterna.model.quantized.hgrn_bit import WIDTHS, Formatted, HgrnBitShape, Widths, hgrn_bit
+from sterna.model.quantized.hgrn_bit import WIDTHS, Formatted, Widths, hgrn_bit
 from sterna.model.quantized.real import Matrix, run_real
 from sterna.model.quantized.records import Embedding, Project
 from sterna.model.tokenizer import contiguous_sequences
@@ -20,9 +21,6 @@ from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
 __all__ = ["Published", "convert", "ternarize", "tokenizer_of"]
 
-_KIND = "hgrn_bit"
-_FIXED = {"use_short_conv": False, "expand_ratio": 1, "tie_word_embeddings": False}
-"""Options that all published checkpoints set like this; nothing else is computed."""
 _SMALLEST_SCALE = 1e-5
 
 
@@ -52,8 +50,8 @@ class Published:
 
     def __init__(self, folder: HubFolder) -> None:
         self._folder = folder
-        self.shape = _shape(folder)
-        folder.check(_tensor_shapes(self.shape))
+        self.shape = shape_of(folder)
+        folder.check(tensor_shapes(self.shape))
         self._up: Matrix | None = None
         self.reals: dict[str, np.ndarray] = {}
         bounds = self._lower_bounds()
@@ -227,45 +225,3 @@ def _projection(name: str, codes: np.ndarray, scale: float, made: Formatted) -> 
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     return Projection(codes, np.zeros(len(codes), dtype=np.int16), k, shift)
-
-
-def _shape(folder: HubFolder) -> HgrnBitShape:
-    """The shape that a configuration describes."""
-    config, path = folder.config, folder.path / "config.json"
-    if config.get("model_type") != _KIND:
-        raise HubError(f"{path}: model_type must be {_KIND!r}, got {config.get('model_type')!r}: "
-                       f"no other architecture can be converted")
-    for name, value in _FIXED.items():
-        if config.get(name, value) != value:
-            raise HubError(f"{path}: {name} must be {value!r}, got {config[name]!r}")
-    try:
-        d, dff = config["hidden_size"], config.get("intermediate_size")
-        if dff is None:
-            dff = 256 * -(-int(d * config.get("hidden_ratio", 4) * 2 / 3) // 256)
-        return HgrnBitShape(
-            d, config["num_hidden_layers"], dff, config["vocab_size"],
-            config.get("rms_norm_eps", 1e-6), config.get("use_lower_bound", True))
-    except KeyError as error:
-        raise HubError(f"{path}: the field {error} is missing") from error
-    except (TypeError, ValueError) as error:
-        raise HubError(f"{path}: {error}") from error
-
-
-def _tensor_shapes(shape: HgrnBitShape) -> dict[str, tuple[int, ...]]:
-    """Every tensor of a checkpoint."""
-    d, dff, vocab = shape.d, shape.dff, shape.vocab
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embeddings.weight": (vocab, d), "model.norm.weight": (d,),
-        "lm_head.weight": (vocab, d), "lm_head.norm.weight": (d,)}
-    if shape.lower_bounds:
-        shapes["model.lower_bounds"] = (shape.layers, d)
-    for layer in range(shape.layers):
-        at = f"model.layers.{layer}"
-        shapes |= {f"{at}.{name}.weight": (d,) for name in ("attn_norm", "mlp_norm", "attn.g_norm")}
-        for name, size in (
-            *((f"attn.{part}_proj", (d, d)) for part in "ifgo"),
-            ("mlp.gate_proj", (2 * dff, d)), ("mlp.down_proj", (d, dff)),
-        ):
-            shapes[f"{at}.{name}.weight"] = size
-            shapes[f"{at}.{name}.norm.weight"] = size[1:]
-    return shapes

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from sterna.model.network.dense_mml import activation_named, make_dense
+from sterna.model.network.dense_mml import activation_named, gained, make_dense
 from sterna.model.network.gates import gated_silu
 from sterna.model.network.mixer import ChannelMixer
 from sterna.model.network.projection import Joint, MixerInit, project
@@ -44,11 +44,12 @@ class GatedLinear(_Activated):
     def __init__(self, init: MixerInit) -> None:
         super().__init__(init)
         self.gate_up = Joint(gate=init.linear(init.d, init.dff), up=init.linear(init.d, init.dff))
-        self.down = init.linear(init.dff, init.d, residual=True)
+        self.down: nn.Module = init.linear(init.dff, init.d, residual=True)
 
     def forward(self, x: Tensor) -> Tensor:
         z = self.numerics.z(self.gate_up(x, self.numerics.z_limit))
-        return self.down(self.gated(z))
+        y: Tensor = self.down(self.gated(z))
+        return y
 
     def gated(self, z: Tensor) -> Tensor:
         """The hidden vector ``[..., dff]`` of pre-activations ``[gate | up] [..., 2 dff]``."""
@@ -113,7 +114,25 @@ class GLU(GatedLinear):
     there are no limits, and no norm before ``down``. The other gated mixers have these limits and
     costs unless stated. Under the name ``glu`` a model has an integer form and gateware; ``swiglu``
     is the same for comparisons.
+
+    - ``gains``: a trained gain in each norm, of which there is one more in front, as in published
+      checkpoints. Only without one is there an integer form.
+    - ``joint``: gate and up are one matrix, with one scale.
+    - ``bias``: whether projections have biases.
     """
+
+    def __init__(
+        self, init: MixerInit, *, gains: bool = False, joint: bool = False, bias: bool = True,
+    ) -> None:
+        super(GatedLinear, self).__init__(init)
+        linear, self.norm = gained(init, gains)
+        rows = {"both": 2 * init.dff} if joint else {"gate": init.dff, "up": init.dff}
+        self.gate_up = Joint(**{
+            name: linear(init.d, count, bias=bias) for name, count in rows.items()})
+        self.down = linear(init.dff, init.d, bias=bias, residual=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.norm(x))
 
     def gated(self, z: Tensor) -> Tensor:
         """SiLU and product as one function, which has a kernel."""

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.checks import check_whole
-from sterna.model.network.dense_mml import activation_named, make_dense
-from sterna.model.network.gates import gated_scan, mlgru_gates
+from sterna.model.network.dense_mml import activation_named, gained, make_dense
+from sterna.model.network.gates import gated_scan, mlgru_gates, started
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import Joint, MixerInit
 from sterna.model.network.recurrence import complex_scan, matrix_scan, mlgru_scan
@@ -56,43 +56,73 @@ class MLGRU(_Gated):
 
     - ``heads``: a divisor of d that published configurations carry. It only reshapes an
       element-wise recurrence, so no number depends on it.
+    - ``gains``: a trained gain in each norm, of which each projection then has its own, behind one
+      more in front of all. With any of the options from here on there is no integer form, but all
+      together are the published block, which has one (docs/published-models.md).
+    - ``bounds``: forget gates are at least as large as a trained bound, which grows from layer to
+      layer: the sum of a softmax over the layers, less its first term.
+    - ``swish``: ``y = out(norm(norm(G n) * silu(h)))``, in place of a gate by sigmoid.
+    - ``bias``: whether projections have biases.
     """
 
     resets = True
     shares_sequences = True
 
-    def __init__(self, init: MixerInit, *, heads: int = 1) -> None:
+    def __init__(
+        self, init: MixerInit, *, heads: int = 1, gains: bool = False, bounds: bool = False,
+        swish: bool = False, bias: bool = True,
+    ) -> None:
         super().__init__()
         _check_heads(init.d, heads)
         self.d, self.heads, self.numerics = init.d, heads, init.numerics
-        forget, candidate, output = (init.linear(init.d, init.d) for _ in range(3))
+        linear, self.norm = gained(init, gains)
+        forget, candidate, output = (linear(init.d, init.d, bias=bias) for _ in range(3))
         self.fcg = Joint(f=forget, c=candidate, g=output)
-        self.out = init.linear(init.d, init.d, residual=True)
-        assert forget.bias is not None
-        nn.init.constant_(forget.bias, 1.0)  # forget slowly until told otherwise
+        self.out = linear(init.d, init.d, bias=bias, residual=True)
+        if bias:    # forget slowly until told otherwise
+            nn.init.constant_(next(
+                each for name, each in forget.named_parameters() if name.endswith("bias")), 1.0)
+        self.gate_norm = nn.RMSNorm(init.d, eps=1e-6) if swish else None
+        self.layer = init.layer
+        self.bounds = init.shared.setdefault(
+            "bounds", LowerBounds(init.layers, init.d)) if bounds else None
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return forget gate, candidate and output gate of ``x [..., d]``, each ``[..., d]``."""
-        return mlgru_gates(self._project(x), self.numerics)
+        return self._gates(self._project(x))
 
     def _project(self, x: Tensor) -> Tensor:
-        return self.numerics.z(self.fcg(x, self.numerics.z_limit))
+        return self.numerics.z(self.fcg(self.norm(x), self.numerics.z_limit))
+
+    def _gates(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        forget, candidate, gate = mlgru_gates(z, self.numerics)
+        if self.bounds is not None:
+            bound = self.bounds()[self.layer]
+            forget = bound + (1 - bound) * forget
+        return forget, candidate, gate if self.gate_norm is None else z.chunk(3, dim=-1)[2]
 
     def output(self, g: Tensor, h: Tensor) -> Tensor:
         """What output gate and state ``[..., d]`` add to the residual stream."""
-        return self.out(self.numerics.o(g * h))
+        if self.gate_norm is None:
+            return self.out(self.numerics.o(g * h))
+        return self.out(self.numerics.o(self.gate_norm(g) * F.silu(h)))
 
     def forward(
         self, x: Tensor, state: State, starts: Tensor | None = None,
     ) -> tuple[Tensor, State]:
         """Map a sequence ``x [time, batch, d]`` from the state ``[batch, d]``. Shared between
         processes, both states are those of the whole sequence."""
-        if self.group is None:
-            gated, last = gated_scan(self._project(x), state[0], self.numerics, starts)
+        z = self._project(x)
+        if self.group is None and self.bounds is None and self.gate_norm is None:
+            gated, last = gated_scan(z, state[0], self.numerics, starts)
             return self.out(gated), (last,)
+        f, c, g = self._gates(z)
+        if self.group is None:
+            f, c = started(f, c, starts)
+            states = self.numerics.scan(f, c, state[0])
+            return self.output(g, states), (states[-1].clone(),)
         if starts is not None:
             raise ValueError("processes that share a sequence cannot start anew within it")
-        f, c, g = self.gates(x)
         h, last = mlgru_scan_parallel(f, c, state[0], self.group)
         return self.output(g, self.numerics.h(h)), (last,)
 
@@ -105,6 +135,24 @@ class MLGRU(_Gated):
         f, c, g = self.gates(x)
         h = self.numerics.h(f * before + (1 - f) * c)
         return self.output(g, h), (h,)
+
+    def products(self, length: int) -> int:
+        """As of all gated recurrences, and one more for a bound."""
+        return super().products(length) + (0 if self.bounds is None else self.d)
+
+
+class LowerBounds(nn.Module):
+    """Bounds of the forget gates of all layers, ``[layers, d]`` from 0 to below 1: 0 in the first,
+    larger in each that follows (HGRN, arXiv 2311.04823, section 3.3)."""
+
+    def __init__(self, layers: int, d: int) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.zeros(layers, d))
+
+    def forward(self) -> Tensor:
+        """The bounds."""
+        share = self.logits.softmax(0)
+        return share.cumsum(0) - share[0]
 
 
 @token_mixer("grumml")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -20,10 +21,11 @@ from torch import Tensor, nn
 
 from sterna.model.network.autocast import keeps_precision
 from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.projection import MixerInit
+from sterna.model.network.projection import MixerInit, Projection
 from sterna.model.network.quantizers import round_codes, ternarize
 
-__all__ = ["ACTIVATIONS", "Activation", "DenseMML", "activation_named", "dense_mml", "make_dense"]
+__all__ = ["ACTIVATIONS", "Activation", "DenseMML", "activation_named", "dense_mml", "gained",
+           "make_dense"]
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
 
@@ -52,18 +54,25 @@ def activation_named(name: str) -> Activation:
     return ACTIVATIONS[name]
 
 
+_EPS = 1e-6
+"""Added to a mean square in published checkpoints."""
 _SMALLEST_PEAK = 1e-5
 """Lower limit of a vector's largest magnitude; a zero vector is quantised to zeros."""
 
 
 @keeps_precision
-def dense_mml(x: Tensor, weight: Tensor, gain: Tensor, bias: Tensor | None) -> Tensor:
+def dense_mml(
+    x: Tensor, weight: Tensor, gain: Tensor, bias: Tensor | None, eps: float = 0.0,
+) -> Tensor:
     """``Q(sqrt(d) x / |x| * gain) @ ternarize(weight).T + bias``, Q rounding to 8 bits.
 
     ``x [..., d]``, ``weight [rows, d]``, ``gain [d]``, ``bias [rows]``; returns
-    ``[..., rows]``. Gradients pass straight through both quantisers.
+    ``[..., rows]``. ``eps`` is added to the mean square of x. Gradients pass straight through both
+    quantisers.
     """
-    normalised = F.normalize(x, dim=-1) * math.sqrt(x.shape[-1]) * gain
+    size = x.shape[-1]
+    normalised = gain * (F.rms_norm(x, [size], eps=eps) if eps else
+                         F.normalize(x, dim=-1) * math.sqrt(size))
     exact = normalised.detach()
     unit = exact.abs().amax(-1, keepdim=True).clamp_min(_SMALLEST_PEAK) / 127
     error = round_codes(exact / unit) * unit - exact
@@ -76,25 +85,39 @@ class DenseMML(nn.Module):
 
     def __init__(
         self, columns: int, rows: int, *, bias: bool = True,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | None = None, eps: float = 0.0,
     ) -> None:
         super().__init__()
         # It holds weight and bias, and counts as ternary; its own norm is not used.
         self.linear = BitLinear(columns, rows, bias=bias, generator=generator)
         self.gain = nn.Parameter(torch.ones(columns))
+        self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., columns]``, not normalised, to ``[..., rows]``."""
-        return dense_mml(x, self.linear.weight, self.gain, self.linear.bias)
+        return dense_mml(x, self.linear.weight, self.gain, self.linear.bias, self.eps)
+
+
+def gained(
+    init: MixerInit, gains: bool = True,
+) -> tuple[Callable[..., DenseMML | Projection], nn.Module]:
+    """What makes the projections of a mixer, with gains, and the norm in front of them, with gains
+    of its own; a float mixer has its norm in its block. Without ``gains``: ``init.linear``, and no
+    norm."""
+    if not gains:
+        return init.linear, nn.Identity()
+    norm = nn.RMSNorm(init.d, eps=_EPS) if init.ternary else nn.Identity()
+    return partial(make_dense, init, eps=_EPS), norm
 
 
 def make_dense(
     init: MixerInit, columns: int, rows: int, *, bias: bool = True, residual: bool = False,
+    eps: float = 0.0,
 ) -> DenseMML | nn.Linear:
-    """What ``init.linear`` is to other mixers, for those of Keras-MML: a ``DenseMML``, or in
-    float a plain ``nn.Linear``."""
+    """What ``init.linear`` is to other mixers, for those with gains: a ``DenseMML``, or in float a
+    plain ``nn.Linear``."""
     if init.ternary:
-        return DenseMML(columns, rows, bias=bias, generator=init.generator)
+        return DenseMML(columns, rows, bias=bias, generator=init.generator, eps=eps)
     linear = init.linear(columns, rows, bias=bias, residual=residual)
     assert isinstance(linear, nn.Linear)
     return linear

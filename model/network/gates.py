@@ -16,7 +16,7 @@ from torch import Tensor
 from sterna.model.network.kernels import Kernels, kernels_for
 from sterna.model.network.numerics import Limits, Numerics
 
-__all__ = ["gated_scan", "gated_silu", "mlgru_gates", "residual_sum"]
+__all__ = ["gated_scan", "gated_silu", "mlgru_gates", "residual_sum", "started"]
 
 
 def _kernels(numerics: Numerics, *tensors: Tensor) -> Kernels | None:
@@ -46,11 +46,20 @@ def gated_scan(
     if kernels is not None and starts is None:
         return kernels.gated_scan(z, initial)
     forget, candidate, gate = mlgru_gates(z, numerics)
-    if starts is not None:      # h = f 0 + (1 - f) c
-        candidate = torch.where(starts, (1 - forget) * candidate, candidate)
-        forget = forget.masked_fill(starts, 0.0)
+    forget, candidate = started(forget, candidate, starts)
     states = numerics.scan(forget, candidate, initial)
     return numerics.o(gate * states), states[-1].clone()   # not all of the states
+
+
+def started(
+    forget: Tensor, candidate: Tensor, starts: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Forget gate and candidate with which the state before the steps of ``starts`` counts as
+    zero: ``h = f 0 + (1 - f) c``."""
+    if starts is None:
+        return forget, candidate
+    return (forget.masked_fill(starts, 0.0),
+            torch.where(starts, (1 - forget) * candidate, candidate))
 
 
 def gated_silu(z: Tensor, numerics: Numerics) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
@@ -130,7 +130,8 @@ class MixerInit:
     Projections are a ``BitLinear``, which normalises and quantises its own input, or, not
     ``ternary``, an ``nn.Linear``, which does neither. ``generator`` draws all initial weights.
     ``numerics`` is for values that have a format in integers; without ``ternary`` it is nothing,
-    whatever is given.
+    whatever is given. The mixer is that of ``layer`` of ``layers``; modules that all layers have in
+    common are in ``shared``, by name, once one of them has made it.
     """
 
     d: int
@@ -138,6 +139,9 @@ class MixerInit:
     ternary: bool = True
     generator: torch.Generator | None = None
     numerics: Numerics = S16_LIMITS
+    layer: int = 0
+    layers: int = 1
+    shared: dict[str, nn.Module] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.ternary:

@@ -3,6 +3,7 @@ sequences, for mixers that see all tokens at once as well."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeAlias
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import BitLinear
+from sterna.model.network.dense_mml import gained
 from sterna.model.network.mixer import State
-from sterna.model.network.numerics import numerics_for
+from sterna.model.network.numerics import Numerics, numerics_for
 from sterna.model.network.projection import MixerInit
 from sterna.model.profile import S16, NumericProfile
 from sterna.model.stack.block import Block, run_reversible
@@ -36,9 +38,13 @@ class _Stack(nn.Module):
 
     def _build(self, config: ModelConfig, init: MixerInit, outputs: int) -> None:
         self.numerics = init.numerics
-        self.layers = nn.ModuleList(Block(config, *choices, init) for choices in config.mixers())
-        self.norm = nn.Identity() if init.ternary else nn.RMSNorm(config.d, eps=1e-6)
-        self.head = init.linear(config.d, outputs, bias=False)
+        self.layers = nn.ModuleList(
+            Block(config, *choices, replace(init, layer=layer, layers=config.layers))
+            for layer, choices in enumerate(config.mixers()))
+        linear, self.norm = gained(init, config.is_hgrn_bit)
+        if not init.ternary:
+            self.norm = nn.RMSNorm(config.d, eps=1e-6)
+        self.head = linear(config.d, outputs, bias=False)
 
     def blocks(self) -> list[Block]:
         """The layers, first to last."""
@@ -66,7 +72,7 @@ class LanguageModel(_Stack):
         generator = torch.Generator().manual_seed(seed)
         self.config, self.profile = config, profile
         init = MixerInit(config.d, config.dff, config.weights == "ternary", generator,
-                         numerics_for(profile))
+                         Numerics() if config.is_hgrn_bit else numerics_for(profile))
         self.embedding = init.embedding(config.vocab)
         self._build(config, init, config.vocab)
         for (token, _), block in zip(config.mixers(), self.blocks(), strict=True):

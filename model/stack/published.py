@@ -1,0 +1,115 @@
+"""Published checkpoints as trainable models, and back.
+
+One is a language model of the mixer ``hgrn_bit``; only the names of its tensors differ.
+:mod:`sterna.model.hub.convert` makes integers of one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+from safetensors.numpy import save
+from torch import Tensor, from_numpy
+
+from sterna.model.config import ModelConfig
+from sterna.model.hub.folder import HubFolder
+from sterna.model.hub.layout import config_of, shape_of, tensor_shapes
+from sterna.model.quantized.hgrn_bit import HgrnBitShape
+from sterna.model.stack.language_model import LanguageModel
+
+__all__ = ["load_published", "published_files", "published_shape", "published_tensors"]
+
+_NORMS = {"attn_norm": "mixer.norm", "attn.g_norm": "mixer.gate_norm", "mlp_norm": "channel.norm"}
+_PROJECTIONS = {
+    "attn.i_proj": "mixer.fcg.c", "attn.f_proj": "mixer.fcg.f", "attn.g_proj": "mixer.fcg.g",
+    "attn.o_proj": "mixer.out", "mlp.gate_proj": "channel.gate_up.both",
+    "mlp.down_proj": "channel.down"}
+"""Of a layer: names in a checkpoint, and in our model."""
+
+
+def load_published(folder: HubFolder) -> LanguageModel:
+    """The float model of a published checkpoint, to train it further.
+
+    Raises HubError if the folder holds another architecture, a bound of another kind, or a tensor
+    is missing, unknown, misshapen or not finite.
+    """
+    shape = shape_of(folder)
+    folder.check(tensor_shapes(shape))
+    model = LanguageModel(
+        ModelConfig(shape.d, shape.layers, shape.dff, shape.vocab, mixer="hgrn_bit"))
+    parameters = dict(model.named_parameters())
+    for theirs, ours in _places(shape.layers).items():
+        parameters[ours].data.copy_(from_numpy(folder.tensor(theirs)))
+    return model
+
+
+def published_shape(config: ModelConfig) -> HgrnBitShape:
+    """The shape of a checkpoint. Raises ValueError if the mixers are not ``hgrn_bit``."""
+    if not config.is_hgrn_bit:
+        raise ValueError(f"only a model of the mixer hgrn_bit has the published layout, got "
+                         f"{config.mixer} with {config.channel}")
+    return HgrnBitShape(config.d, config.layers, config.dff, config.vocab)
+
+
+def published_tensors(model: LanguageModel) -> dict[str, Tensor]:
+    """The tensors of a model of the mixer ``hgrn_bit``, by their names in a checkpoint."""
+    parameters = dict(model.named_parameters())
+    places = _places(published_shape(model.config).layers)
+    return {theirs: parameters[ours].detach() for theirs, ours in places.items()}
+
+
+def _places(layers: int) -> dict[str, str]:
+    places = {"model.embeddings.weight": "embedding.weight", "model.norm.weight": "norm.weight",
+              "model.lower_bounds": "layers.0.mixer.bounds.logits",
+              "lm_head.weight": "head.linear.weight", "lm_head.norm.weight": "head.gain"}
+    for layer in range(layers):
+        theirs, ours = f"model.layers.{layer}", f"layers.{layer}"
+        for norm, place in _NORMS.items():
+            places[f"{theirs}.{norm}.weight"] = f"{ours}.{place}.weight"
+        for projection, place in _PROJECTIONS.items():
+            places[f"{theirs}.{projection}.weight"] = f"{ours}.{place}.linear.weight"
+            places[f"{theirs}.{projection}.norm.weight"] = f"{ours}.{place}.gain"
+    return places
+
+
+def published_files(model: LanguageModel, facts: Mapping[str, object]) -> dict[str, str | bytes]:
+    """The files of a folder for a model hub: configuration, weights in float32, and a card with a
+    table of ``facts``.
+
+    Raises ValueError if the mixers are not ``hgrn_bit``.
+    """
+    shape = published_shape(model.config)
+    tensors = {name: np.ascontiguousarray(value.float().cpu().numpy())
+               for name, value in published_tensors(model).items()}
+    weights = sum(value.size for name, value in tensors.items()
+                  if name.endswith(("_proj.weight", "lm_head.weight")))
+    rows = {"width": shape.d, "layers": shape.layers, "intermediate size": shape.dff,
+            "tokens": shape.vocab, "ternary weights": weights, **facts}
+    table = "\n".join(f"| {name} | {value:,} |" if isinstance(value, int) else
+                      f"| {name} | {value} |" for name, value in rows.items())
+    return {
+        "config.json": json.dumps(config_of(shape), indent=2) + "\n",
+        "model.safetensors": bytes(save(tensors, metadata={"format": "pt"})),
+        "README.md": _CARD.format(table=table)}
+
+
+_CARD = """\
+---
+library_name: sterna
+tags: [matmul-free, ternary, hgrn_bit]
+---
+
+# A MatMul-free language model
+
+Trained by Sterna. A token is a byte of UTF-8 text. Integers for CPUs, by standard onnxruntime or
+alone:
+
+    sterna convert FOLDER -o model.safetensors
+    sterna generate model.safetensors
+
+| | |
+|---|---|
+{table}
+"""

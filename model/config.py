@@ -117,9 +117,11 @@ class ModelConfig:
         if not self.has_integer_form:
             chosen = [f"{name} {value}" for name, value in self.to_json().items()
                       if name not in SIZES]
+            hint = (": sterna push-folder, then sterna convert, make integers of it"
+                    if self.is_hgrn_bit else "")
             raise ValueError(
                 "only mlgru with glu, pre-norm and ternary weights have an integer form; this "
-                f"model has {', '.join(chosen)}")
+                f"model has {', '.join(chosen)}{hint}")
 
     def mixers(self) -> tuple[tuple[Choice, Choice], ...]:
         """The token mixer and the channel mixer of every layer, the patterns repeated."""

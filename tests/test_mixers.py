@@ -28,7 +28,7 @@ FURTHER = [
     "reformer(bucket=2, buckets=4, heads=2, causal=true)", "linear(rope=false, heads=2)",
     "performer(features=6)", f"mlp_mixer(length={LENGTH}, expansion=3)", "hgrn2(expand=4)",
     f"synthesizer_random(length={LENGTH}, rank=3)", "lru(state_dim=5, fully_mml=false)",
-    "grumml(fully_mml=true)",
+    "grumml(fully_mml=true)", "mlgru(gains=true, bounds=true, swish=true, bias=false)",
     *(pattern_of(name, causal="false") for name in NAMES if "causal" in TOKEN_MIXERS.options(name)),
 ]
 """Options that lead to other code, beside the small ones of every name."""
@@ -93,7 +93,7 @@ N = 1024
     ("strided(stride=32)", 2 * (32 + 31) * D + 4 * D, 2 * N * D),
     ("bigbird", 2 * 6 * 16 * D + 4 * D, 2 * N * D), ("linformer", 4 * 64 * D + 4 * D, 0),
     ("reformer", (2 * 2 * 64 + 2 * 8 + 2) * D, 0), ("sinkhorn", (4 * 32 + 2 * 32 + 1 + 4) * D, 0),
-    ("mlgru", 3 * D, D), ("grumml", 3 * D, D), ("gru", 3 * D, D),
+    ("mlgru", 3 * D, D), ("mlgru(bounds=true)", 4 * D, D), ("grumml", 3 * D, D), ("gru", 3 * D, D),
     ("hgrn2(expand=4)", 3 * 4 * D, 4 * D), ("hgrn2(bound=0.5)", 3 * 16 * D + D, 16 * D),
     ("lru(state_dim=5)", (4 + 2) * 5, 2 * 5),
     ("synthesizer_dense(heads=2)", N * D, N * D), ("synthesizer_random(heads=2)", N * D, N * D),

@@ -19,6 +19,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from sterna.cli.main import main
 from sterna.export.exact.traced import build_sequence, build_step
 from sterna.export.runtime.check import check_exact
+from sterna.model.config import ModelConfig
+from sterna.model.corpus import Corpus
 from sterna.model.hub.convert import Published, convert, tokenizer_of
 from sterna.model.hub.folder import HubError, HubFolder
 from sterna.model.profile import FixedPoint
@@ -29,8 +31,14 @@ from sterna.model.quantized.hgrn_bit import WIDTHS, Widths, hgrn_bit
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.real import run_real
 from sterna.model.quantized.taps import TapRecorder
+from sterna.model.stack.language_model import LanguageModel
+from sterna.model.stack.published import load_published, published_tensors
 from sterna.model.tokens.hub import HubTokenizer
 from sterna.model.tokens.tokenizer import BYTES
+from sterna.model.training.checkpoint import load_checkpoint
+from sterna.model.training.quantize import evaluate_checkpoint
+from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.train import train
 
 VOCAB = 320
 TEXT = "The moth is in the mist, and the mist is grey. Zwölf ☂ im Moor.\n" * 4
@@ -169,6 +177,70 @@ def test_a_wrong_gain_in_a_graph_is_named(published):
     report = check_exact(published, build_step(other), tokens)
     assert report.first is not None
     assert report.first.tensor == name
+
+
+# The float model ----------------------------------------------------------------------
+
+
+def test_the_float_model_is_the_published_forward_with_its_gradients(tmp_path):
+    """Those of every parameter; a step is the forward pass on a row of one."""
+    tensors = make_checkpoint(tmp_path / "hub", dtype=torch.float32)
+    model = load_published(HubFolder(tmp_path / "hub")).double()
+    tokens = torch.from_numpy(np.random.default_rng(5).integers(0, 80, (2, 24)))
+    logits, _ = model(tokens)
+    wanted = {name: value.double().requires_grad_() for name, value in tensors.items()}
+    expected = forward(wanted, tokens)
+    assert (logits - expected).abs().max() < 1e-5
+    slope = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1)).double()
+    (logits * slope).sum().backward()
+    (expected * slope).sum().backward()
+    places = {each.data_ptr(): each.grad for each in model.parameters()}
+    mine = {name: places[each.data_ptr()] for name, each in published_tensors(model).items()}
+    assert mine.keys() == wanted.keys()
+    for name, each in wanted.items():
+        assert (mine[name] - each.grad).norm() <= 1e-5 * each.grad.norm(), name
+    state, rows = model.initial_state(2), []
+    for token in tokens.T:
+        row, state = model.step(token, state)
+        rows.append(row)
+    torch.testing.assert_close(torch.stack(rows, 1), logits)
+
+
+def test_tokens_before_a_text_that_starts_anew_are_no_matter(tmp_path):
+    """So a batch may be padded on the left."""
+    make_checkpoint(tmp_path / "hub")
+    model = load_published(HubFolder(tmp_path / "hub")).double()
+    model.reset_at(1)
+    text = torch.tensor([[1, 20, 30, 40]])
+    padded = torch.cat([torch.tensor([[5, 9, 2]]), text], dim=1)
+    torch.testing.assert_close(model(padded)[0][:, 3:], model(text)[0])
+
+
+def test_a_trained_model_goes_to_a_folder_and_back(tmp_path, capsys):
+    """And the integers of the folder predict as well as the float model."""
+    config = ModelConfig(d=32, layers=2, dff=48, mixer="hgrn_bit")
+    corpus = Corpus("text", (TEXT * 8).encode(), (TEXT * 2).encode())
+    trained = train(config, corpus, run_dir=tmp_path / "run", steps=60, quiet=True,
+                    recipe=TrainRecipe(batch=4, window=32))
+    assert main(["push-folder", str(tmp_path / "run"), "-o", str(tmp_path / "hub")]) == 0
+    assert "config.json" in capsys.readouterr().out
+    folder = HubFolder(tmp_path / "hub")
+    checkpoint = load_checkpoint(trained.checkpoint)
+    model = checkpoint.model()
+    again = load_published(folder)
+    assert again.config == config
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+    assert f"| steps | {trained.step} |" in (tmp_path / "hub" / "README.md").read_text()
+    integers = convert(folder, TEXT * 2, tokenizer=tokenizer_of(folder))
+    found = evaluate(integers, TEXT * 2).bits_per_byte
+    assert found < 4
+    plain = evaluate_checkpoint(checkpoint, (TEXT * 2).encode()).bits_per_byte
+    assert found == pytest.approx(plain, abs=0.02)
+    assert main(["quantize", str(tmp_path / "run"), "-o", str(tmp_path / "q.safetensors")]) == 2
+    assert "sterna push-folder, then sterna convert" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="only a model of the mixer hgrn_bit has the published"):
+        published_tensors(LanguageModel(replace(config, mixer="mlgru", channel="glu")))
 
 
 # Files and tokens ---------------------------------------------------------------------

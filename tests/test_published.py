@@ -21,6 +21,7 @@ from sterna.export.exact.traced import build_sequence, build_step
 from sterna.export.runtime.check import check_exact
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
+from sterna.model.hub.bitnet import bitnet_matrix
 from sterna.model.hub.convert import Published, convert, tokenizer_of
 from sterna.model.hub.folder import HubError, HubFolder
 from sterna.model.profile import FixedPoint
@@ -402,6 +403,38 @@ class _Code:
 
     def __reduce__(self):
         return Path.touch, (self._path,)
+
+
+# Matrices of others -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("linear_class", "mode"), [
+    ("bitlinear", "offline"), ("autobitlinear", "offline"), ("autobitlinear", "online")])
+def test_a_bitnet_matrix_is_what_its_own_code_computes_with(tmp_path, linear_class, mode):
+    """Packed as transformers does: four rows apart in a byte, the code plus one."""
+    rng = np.random.default_rng(4)
+    codes = rng.integers(-1, 2, (12, 20)).astype(np.float32)
+    packed = np.zeros((3, 20), np.uint8)
+    for i in range(4):
+        packed |= (codes[3 * i:3 * i + 3] + 1).astype(np.uint8) << 2 * i
+    scale = np.array([0.37], np.float32)
+    value = {"bitlinear": 1 / 0.37, "autobitlinear": 0.37}[linear_class]
+    tensors = {"q.weight": packed, "q.weight_scale": scale}
+    if mode == "online":
+        latent = codes * 0.5 + rng.uniform(-0.1, 0.1, codes.shape).astype(np.float32)
+        tensors, value = {"q.weight": latent}, float(np.abs(latent).mean())
+    save_file({**tensors, "q.bias": np.ones(12, np.float32)}, tmp_path / "model.safetensors")
+    config = {"quant_method": "bitnet", "linear_class": linear_class, "quantization_mode": mode}
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": config}))
+    matrix = bitnet_matrix(HubFolder(tmp_path), "q")
+    np.testing.assert_array_equal(matrix.weight, codes)
+    assert matrix.scale == pytest.approx(value)
+    assert matrix.bias.tolist() == [1.0] * 12
+    with pytest.raises(HubError, match=r"the tensor k\.weight is missing"):
+        bitnet_matrix(HubFolder(tmp_path), "k")
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "gptq"}}')
+    with pytest.raises(HubError, match="quant_method must be 'bitnet', got 'gptq'"):
+        bitnet_matrix(HubFolder(tmp_path), "q")
 
 
 # Commands -----------------------------------------------------------------------------

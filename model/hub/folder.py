@@ -16,7 +16,8 @@ __all__ = ["HubError", "HubFolder"]
 
 _CONFIG = "config.json"
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "U8": "|u1"}
+_FLOATS = {"F64", "F32", "F16", "BF16"}
 _LONGEST_HEADER = 100 << 20
 
 
@@ -75,21 +76,24 @@ class HubFolder:
             if stored.shape != shape:
                 raise HubError(f"{stored.file}: {name} must have the shape {list(shape)}, "
                                f"got {list(stored.shape)}")
-            if stored.read is None:
+            if stored.dtype not in _FLOATS:
                 raise HubError(f"{stored.file}: {name} must be floating-point numbers of 16 to 64 "
                                f"bits, got {stored.dtype}")
         for name in sorted(self.names - shapes.keys()):
             raise HubError(f"{self._tensors[name].file}: unknown tensor {name}")
 
     def tensor(self, name: str) -> np.ndarray:
-        """A tensor that :meth:`check` has seen, as float32, whatever it is stored as.
+        """A tensor as it is stored, if of whole bytes, else as float32.
 
-        Raises HubError if not every value is finite.
+        Raises HubError if it is missing, of another type, or not every value is finite.
         """
+        if name not in self._tensors:
+            raise HubError(f"{self.path}: the tensor {name} is missing")
         stored = self._tensors[name]
-        assert stored.read is not None
+        if stored.read is None:
+            raise HubError(f"{stored.file}: {name} is of a type that is not read, {stored.dtype}")
         array = stored.read()
-        if not np.isfinite(array).all():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise HubError(f"{stored.file}: {name} holds a value that is not finite")
         return array
 
@@ -122,7 +126,7 @@ class HubFolder:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A tensor of a file; ``read`` gives it as float32, and is None if its type is not read."""
+    """A tensor of a file; ``read`` gives it as float32 or uint8, None if its type is neither."""
 
     file: Path
     dtype: str
@@ -153,6 +157,8 @@ def _safetensors(path: Path) -> Iterator[tuple[str, _Stored]]:
             shape: tuple[int, ...] = shape,
         ) -> np.ndarray:
             values = np.memmap(path, kind, "r", place, shape)
+            if kind.itemsize == 1:
+                return np.array(values)
             if kind.kind == "u":    # bfloat16, which NumPy does not have: half of a float32
                 return (values.astype(np.uint32) << 16).view(np.float32)
             return values.astype(np.float32)
@@ -170,6 +176,9 @@ def _torch_tensors(path: Path) -> Iterator[tuple[str, _Stored]]:
         raise ValueError("not a dictionary of tensors")
     for name, value in tensors.items():
         def read(value: torch.Tensor = value) -> np.ndarray:
-            return np.asarray(value.float())
-        whole = value.dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-        yield name, _Stored(path, str(value.dtype), tuple(value.shape), read if whole else None)
+            return np.asarray(value if value.dtype is torch.uint8 else value.float())
+        names = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16",
+                 torch.bfloat16: "BF16", torch.uint8: "U8"}
+        dtype = names.get(value.dtype)
+        yield name, _Stored(
+            path, dtype or str(value.dtype), tuple(value.shape), read if dtype else None)

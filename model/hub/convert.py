@@ -170,10 +170,11 @@ def convert(
     peaks: dict[str, float] = {}
 
     def note(name: str, value: np.ndarray) -> None:
-        peaks[name] = max(float(value.max()), -float(value.min()))
+        peaks[name] = max(float(value.max()), -float(value.min()), peaks.get(name, 0.0))
 
     embedding = published.embedding()
-    run_real(plain.records, tokens, embedding, matrix, reals, plain.constants, note)
+    run_real(plain.records, tokens, embedding, matrix, reals, plain.constants, note,
+             keeps_logits=False)
     # Every row, not only those of the text.
     peaks["embedding.row"] = float(np.abs(embedding).max())
     peaks["embedding.x"] = max(peaks["embedding.x"], peaks["embedding.row"])
@@ -181,7 +182,8 @@ def convert(
     projections = {name: _projection(name, *each, made) for name, each in matrices.items()}
     first = made.records[0]
     assert isinstance(first, Embedding)
-    rows = np.floor(np.ldexp(embedding.astype(np.float64), first.output.frac) + 0.5)
+    # Float32 holds a number of 23 bits and a half.
+    rows = np.floor(np.ldexp(embedding, first.output.frac) + np.float32(0.5))
     table = sigmoid_table(widths.table, widths.sigmoid_frac, widths.sigmoid_segments)
     return QuantizedModel(
         tuple(made.records), widths.name, projections, rows.astype(np.int32),

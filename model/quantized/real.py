@@ -38,8 +38,8 @@ Matrix: TypeAlias = tuple[np.ndarray, float]
 def run_real(
     records: Sequence[Record], tokens: np.ndarray, embedding: np.ndarray,
     matrices: Callable[[str], Matrix], vectors: Mapping[str, np.ndarray],
-    constants: Mapping[str, float], tap: Tap = ignore,
-) -> np.ndarray:
+    constants: Mapping[str, float], tap: Tap = ignore, *, keeps_logits: bool = True,
+) -> np.ndarray | None:
     """Run whole sequences, record by record, so that only one matrix is needed at a time.
 
     Parameters
@@ -58,6 +58,9 @@ def run_real(
     tap
         Called as ``tap(name, value)`` with every value ``[batch, length, ...]``, under the names
         of the integer reference.
+    keeps_logits
+        Without, the tap gets the logits sequence by sequence, and nothing is returned: they are
+        larger than all else.
 
     Returns
     -------
@@ -93,8 +96,13 @@ def run_real(
             case Project(name, norm):
                 codes, scale = matrices(name)
                 # Whole numbers below 2^24: exact.
-                acc = values[f"{norm}.q"].astype(np.float32) @ codes.T.astype(np.float32)
-                give(f"{name}.z", acc * (values[f"{norm}.v"] * scale))
+                weight_t, q = codes.T.astype(np.float32), values[f"{norm}.q"].astype(np.float32)
+                factor = values[f"{norm}.v"] * scale
+                if record is records[-1] and not keeps_logits:
+                    for each, own in zip(q, factor, strict=True):
+                        tap(f"{name}.z", (each @ weight_t * own)[None])
+                    return None
+                give(f"{name}.z", q @ weight_t * factor)
             case Sigmoid(name, x):
                 sign = -1.0 if record.complement else 1.0
                 give(name, 1 / (1 + np.exp(np.clip(-sign * values[x], None, 700))))

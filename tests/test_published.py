@@ -14,6 +14,7 @@ from plain_records import PlainRecords
 from published_checkpoint import make_checkpoint, make_tokenizer
 from published_reference import TRAPS, forward
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as torch_save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from sterna.cli.main import main
@@ -90,6 +91,18 @@ def test_who_walks_into_a_trap_computes_something_else(tmp_path, trap):
     tokens = np.random.default_rng(5).integers(0, 80, (2, 24))
     trapped = forward(tensors, torch.tensor(tokens), trap).numpy()
     assert np.abs(_real(tmp_path / "hub", tokens) - trapped).max() > 5e-3
+
+
+def test_a_gain_of_zero_is_one(tmp_path):
+    """In the norm of the output gate it is divided by."""
+    tensors = make_checkpoint(tmp_path / "hub", vocab=256)
+    tensors["model.layers.1.attn.g_norm.weight"][5] = 0
+    torch_save_file(tensors, tmp_path / "hub" / "model.safetensors")
+    tokens = np.random.default_rng(5).integers(0, 256, (1, 12))
+    expected = forward(tensors, torch.tensor(tokens)).numpy()
+    model = convert(HubFolder(tmp_path / "hub"), TEXT, tokenizer=BYTES)
+    logits, _ = IntegerModel(model).run(tokens)
+    assert np.abs(logits * 2.0**-model.logit.frac - expected).max() < 0.05
 
 
 @pytest.mark.parametrize("seed", [0, 1, 3, 4])      # with 2 an activation is next to a half

@@ -12,7 +12,7 @@ from sterna.model.hub.folder import HubError, HubFolder
 from sterna.model.hub.layout import shape_of, tensor_shapes
 from sterna.model.profile import mantissa_and_shift, sigmoid_table
 from sterna.model.quantized.file import Projection, QuantizedModel
-from sterna.model.quantized.hgrn_bit import WIDTHS, Formatted, Widths, hgrn_bit
+from sterna.model.quantized.hgrn_bit import EPS, WIDTHS, Formatted, Widths, hgrn_bit
 from sterna.model.quantized.real import Matrix, run_real
 from sterna.model.quantized.records import Embedding, Project
 from sterna.model.tokenizer import contiguous_sequences
@@ -102,7 +102,7 @@ class Published:
     def _root(self, at: str, name: str) -> np.ndarray:
         """The gain of a block's norm; the vector of its root is ``sqrt(gain^2 + eps)``."""
         gain = self._gain(name)
-        self.reals[f"{at}.root.r"] = np.sqrt(gain**2 + self.shape.eps)
+        self.reals[f"{at}.root.r"] = np.sqrt(gain**2 + EPS)
         return gain
 
     def _lower_bounds(self) -> np.ndarray | None:

@@ -10,7 +10,8 @@ from sterna.model.quantized.hgrn_bit import HgrnBitShape
 __all__ = ["config_of", "shape_of", "tensor_shapes"]
 
 _KIND = "hgrn_bit"
-_FIXED = {"use_short_conv": False, "expand_ratio": 1, "tie_word_embeddings": False}
+_FIXED = {"use_short_conv": False, "expand_ratio": 1, "tie_word_embeddings": False,
+          "rms_norm_eps": 1e-6, "hidden_act": "swish"}
 """Options that all published checkpoints set like this; nothing else is computed."""
 
 
@@ -19,8 +20,8 @@ def config_of(shape: HgrnBitShape) -> dict[str, Any]:
     return {
         "architectures": ["HGRNBitForCausalLM"], "model_type": _KIND, "hidden_size": shape.d,
         "num_hidden_layers": shape.layers, "intermediate_size": shape.dff,
-        "vocab_size": shape.vocab, "num_heads": 1, "hidden_act": "swish",
-        "rms_norm_eps": shape.eps, "use_lower_bound": shape.lower_bounds, **_FIXED}
+        "vocab_size": shape.vocab, "num_heads": 1,
+        "use_lower_bound": shape.lower_bounds, **_FIXED}
 
 
 def shape_of(folder: HubFolder) -> HgrnBitShape:
@@ -41,7 +42,7 @@ def shape_of(folder: HubFolder) -> HgrnBitShape:
             dff = 256 * -(-int(d * config.get("hidden_ratio", 4) * 2 / 3) // 256)
         return HgrnBitShape(
             d, config["num_hidden_layers"], dff, config["vocab_size"],
-            config.get("rms_norm_eps", 1e-6), config.get("use_lower_bound", True))
+            config.get("use_lower_bound", True))
     except KeyError as error:
         raise HubError(f"{path}: the field {error} is missing") from error
     except (TypeError, ValueError) as error:

@@ -2,7 +2,7 @@
 
 It is that of https://github.com/ridgerchu/matmulfreellm: every projection normalises its input
 once more, with gains of its own, behind the norm of its block. Two norms in a row have one root:
-with gains ``a`` of the block, ``n`` of the projection and e = ``eps``,
+with gains ``a`` of the block, ``n`` of the projection and e = 1e-6,
 
     n * norm(a * norm(x)) = n * a * x / sqrt(mean((a * x)^2) + e * mean(x^2) + e^2),
 
@@ -36,8 +36,11 @@ from sterna.model.quantized.records import (
     residual,
 )
 
-__all__ = ["WIDTHS", "Formatted", "HgrnBitShape", "Widths", "hgrn_bit"]
+__all__ = ["EPS", "WIDTHS", "Formatted", "HgrnBitShape", "Widths", "hgrn_bit"]
 
+EPS = 1e-6
+"""Added to a mean square by every projection, whatever a configuration says; that of the norms in
+front of them counts as its product with this one."""
 _HEADROOM = 1.5
 _TABLE = FixedPoint(16, 11)
 _MOST_FRAC = 26
@@ -57,14 +60,11 @@ class HgrnBitShape:
     layers: int
     dff: int
     vocab: int
-    eps: float = 1e-6
     lower_bounds: bool = True
 
     def __post_init__(self) -> None:
         for name, high in (("d", 65536), ("layers", 1024), ("dff", 65536), ("vocab", 1 << 20)):
             check_whole(name, getattr(self, name), 1, high)
-        if not 0 < self.eps < 1:
-            raise ValueError(f"eps must be above 0 and below 1, got {self.eps!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +208,10 @@ class _Builder:
         g = self._formats[f"{at}.g.z"]
         root = self._format(f"{at}.out_root.r", widths.r, most_frac=min(_MOST_FRAC, g.frac + 11))
         self._scale(f"{at}.out_root.r", f"{at}.o", d, root)
-        k, shift = mantissa_and_shift(self._shape.eps, _ENERGY_BITS, _ENERGY_BITS)
+        k, shift = mantissa_and_shift(EPS, _ENERGY_BITS, _ENERGY_BITS)
         energy = f"{at}.g.energy"
         self._append(Energy(energy, f"{at}.g.z", d, k, shift + 2 * (g.frac - root.frac)))
-        self.result.constants[energy] = self._shape.eps
+        self.result.constants[energy] = EPS
         self._append(Root(f"{at}.out_root", f"{at}.out_root.r", d, widths.root_frac, extra=energy))
         self._project(f"{at}.out", f"{at}.o", d, f"{at}.out_root", root, d, self._stream)
         self._add(at)
@@ -221,10 +221,10 @@ class _Builder:
         self.normed(at, {"gate": (dff, f"{at}.gate.z"), "up": (dff, f"{at}.up.z")}, shared=True)
         self._silu(f"{at}.gate", f"{at}.gate.z", dff, self._formats[f"{at}.gate.z"])
         self._multiply(f"{at}.p", f"{at}.gate.silu", f"{at}.up.z", dff, widths.p)
-        p, eps, norm = self._formats[f"{at}.p"], self._shape.eps, f"{at}.down_root"
+        p, norm = self._formats[f"{at}.p"], f"{at}.down_root"
         self._append(Root(norm, f"{at}.p", dff, widths.root_frac,
-                          epsilon=math.floor(math.ldexp(eps * dff, 2 * p.frac) + 0.5)))
-        self.result.constants[norm] = eps
+                          epsilon=math.floor(math.ldexp(EPS * dff, 2 * p.frac) + 0.5)))
+        self.result.constants[norm] = EPS
         self._project(f"{at}.down", f"{at}.p", dff, norm, p, d, self._stream)
         self._add(at)
 
@@ -298,7 +298,8 @@ class _Builder:
         gained = f"{codes or name}.w"
         gains = self._reals[gained]
         over = self._reals.get(f"{norm}.r", np.ones(1))
-        exponent = _exponent(gained, float(np.max(np.abs(gains / over))))
+        ratio = np.divide(gains, over, out=np.zeros_like(gains), where=over != 0)
+        exponent = _exponent(gained, float(np.max(np.abs(ratio))))
         if not codes:
             codes = name
             w = self._format(gained, widths.w)

@@ -54,6 +54,10 @@ class Published:
         folder.check(tensor_shapes(self.shape))
         self._up: Matrix | None = None
         self.reals: dict[str, np.ndarray] = {}
+        embedding = folder.tensor(_EMBEDDING)
+        largest = np.maximum(embedding.max(axis=0), -embedding.min(axis=0)).astype(np.float64)
+        _, exponents = np.frexp(np.where(largest > 0, largest, 0.5))
+        self.reals["embedding.x"] = np.ldexp(1.0, exponents)
         bounds = self._lower_bounds()
         for layer in range(self.shape.layers):
             to, at = f"layer{layer}.mlgru", f"model.layers.{layer}"
@@ -73,8 +77,9 @@ class Published:
         self.reals["head.w"] = gain * self._gain("lm_head.norm")
 
     def embedding(self) -> np.ndarray:
-        """float32 ``[vocab, d]``."""
-        return self._folder.tensor("model.embeddings.weight")
+        """float32 ``[vocab, d]``, each channel divided by the power of two in ``reals``."""
+        values = self._folder.tensor(_EMBEDDING)
+        return values / self.reals["embedding.x"].astype(np.float32)
 
     def matrix(self, name: str) -> Matrix:
         """The matrix of a :class:`Project`, by its name; those of a layer are asked in order."""
@@ -115,6 +120,7 @@ class Published:
         return np.asarray(np.cumsum(parts, axis=0) - parts[0])
 
 
+_EMBEDDING = "model.embeddings.weight"
 _GATES = {"c": "i", "f": "f", "g": "g"}
 """Names of the projections of a token mixer: ours, theirs."""
 
@@ -175,9 +181,9 @@ def convert(
     embedding = published.embedding()
     run_real(plain.records, tokens, embedding, matrix, reals, plain.constants, note,
              keeps_logits=False)
-    # Every row, not only those of the text.
-    peaks["embedding.row"] = float(np.abs(embedding).max())
-    peaks["embedding.x"] = max(peaks["embedding.x"], peaks["embedding.row"])
+    # Of every row, not only those of the text.
+    peaks["embedding.row"] = 1.0
+    peaks["embedding.x"] = float(reals["embedding.x"].max())
     made = hgrn_bit(shape, widths, reals, peaks)
     projections = {name: _projection(name, *each, made) for name, each in matrices.items()}
     first = made.records[0]

@@ -43,6 +43,9 @@ EPS = 1e-6
 front of them counts as its product with this one."""
 _HEADROOM = 1.5
 _TABLE = FixedPoint(16, 11)
+_EXPONENT_BITS = 24
+"""Of the powers of two that the channels of the embedding are stored in parts of, so that a channel
+far larger than the others takes no digits from them."""
 _MOST_FRAC = 26
 """So that e times a sum of squares stays below 2^52."""
 _ENERGY_BITS = 10
@@ -185,8 +188,7 @@ class _Builder:
         self._formats[self._x] = self._stream
         row = self._format("embedding.row", widths.embedding)
         self._append(Embedding("embedding.row", shape.vocab, shape.d, row))
-        self._append(Narrow(
-            self._x, "embedding.row", shape.d, row.frac - self._stream.frac, self._stream))
+        self._scale(self._x, "embedding.row", shape.d, self._stream, _EXPONENT_BITS)
 
     def token_mixer(self, at: str, bounded: bool) -> None:
         d, table, widths = self._shape.d, self._widths.table, self._widths

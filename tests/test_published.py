@@ -93,6 +93,24 @@ def test_who_walks_into_a_trap_computes_something_else(tmp_path, trap):
     assert np.abs(_real(tmp_path / "hub", tokens) - trapped).max() > 5e-3
 
 
+def test_two_channels_far_larger_than_the_others_take_no_digits_from_them(tmp_path):
+    tensors = make_checkpoint(tmp_path / "hub", vocab=256)
+    for channel, size in ((3, 3000.0), (7, -1000.0)):
+        tensors["model.embeddings.weight"][:, channel] = size
+        for name, value in tensors.items():
+            if name.endswith(("attn_norm.weight", "mlp_norm.weight", "model.norm.weight",
+                              "o_proj.weight", "down_proj.weight")):
+                value[channel] = 0
+    torch_save_file(tensors, tmp_path / "hub" / "model.safetensors")
+    tokens = np.random.default_rng(5).integers(0, 256, (2, 24))
+    expected = forward(tensors, torch.tensor(tokens)).numpy()
+    model = convert(HubFolder(tmp_path / "hub"), TEXT, tokenizer=BYTES)
+    assert model.row.bits == 16
+    logits, _ = IntegerModel(model).run(tokens)
+    error = logits * 2.0**-model.logit.frac - expected
+    assert np.sqrt(np.mean(error**2)) < 0.15 * np.sqrt(np.mean(expected**2))
+
+
 def test_a_gain_of_zero_is_one(tmp_path):
     """In the norm of the output gate it is divided by."""
     tensors = make_checkpoint(tmp_path / "hub", vocab=256)

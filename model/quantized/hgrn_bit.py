@@ -122,7 +122,7 @@ WIDTHS = {each.name: each for each in (
     Widths("C12", embedding=12, x=12, y=12, z=10, h=12, silu=12, t=12, p=12, gain=10, w=14, r=12,
            reciprocal_bits=18, root_frac=4, scale_frac=14, mantissa_bits=10, scale_bits=14,
            sigmoid_frac=10, sigmoid_segments=64, update_frac=15))}
-"""By name. P24 loses nothing measurable against float16, whatever the weights are like."""
+"""By name. P24 is no worse than float16, with massive channels, too (docs/published-models.md)."""
 
 
 @dataclass

@@ -75,6 +75,9 @@ class ModelConfig:
         ):
             check_whole(name, getattr(self, name), low, high)
         if self.mixer == "hgrn_bit":
+            if self.channel not in ("glu", _HGRN_BIT[1]):
+                raise ValueError(f"the mixer hgrn_bit has a channel mixer of its own: leave the "
+                                 f"channel out, got {self.channel}")
             for name, pattern in zip(("mixer", "channel"), _HGRN_BIT, strict=True):
                 object.__setattr__(self, name, pattern)
         for name in ("mixer", "channel"):
@@ -104,8 +107,9 @@ class ModelConfig:
 
     @property
     def is_hgrn_bit(self) -> bool:
-        """Whether the mixers are those of the published checkpoints."""
-        return (self.mixer, self.channel) == _HGRN_BIT
+        """Whether the blocks are those of the published checkpoints."""
+        return ((self.mixer, self.channel) == _HGRN_BIT
+                and set(self.to_json()) == {*SIZES, "mixer", "channel"})
 
     @property
     def has_integer_form(self) -> bool:

@@ -272,7 +272,18 @@ def test_a_trained_model_goes_to_a_folder_and_back(tmp_path, capsys):
     assert main(["quantize", str(tmp_path / "run"), "-o", str(tmp_path / "q.safetensors")]) == 2
     assert "sterna push-folder, then sterna convert" in capsys.readouterr().err
     with pytest.raises(ValueError, match="only a model of the mixer hgrn_bit has the published"):
-        published_tensors(LanguageModel(replace(config, mixer="mlgru", channel="glu")))
+        published_tensors(LanguageModel(replace(config, residual="reversible")))
+    with pytest.raises(ValueError, match="has a channel mixer of its own"):
+        ModelConfig(d=32, layers=2, dff=48, mixer="hgrn_bit", channel="relu2")
+
+
+def test_a_model_of_other_tokens_is_not_pushed(tmp_path, capsys):
+    config = ModelConfig(d=16, layers=1, dff=16, vocab=128, mixer="hgrn_bit")
+    train(config, Corpus("text", b"moth " * 99, b"mist " * 20), run_dir=tmp_path / "run", steps=1,
+          quiet=True, recipe=TrainRecipe(batch=2, window=8))
+    assert main(["push-folder", str(tmp_path / "run"), "-o", str(tmp_path / "hub")]) == 2
+    assert "the 256 bytes can be pushed, got 128 tokens" in capsys.readouterr().err
+    assert not (tmp_path / "hub").exists()
 
 
 # Files and tokens ---------------------------------------------------------------------
@@ -388,6 +399,8 @@ def test_tokenizers_that_do_not_fit_are_refused(checkpoint, tmp_path):
     lower.normalizer = normalizers.Sequence([normalizers.Lowercase(), lower.normalizer])
     with pytest.raises(HubError, match="does not give the text back"):
         convert(folder, TEXT, tokenizer=HubTokenizer(lower.to_str()))
+    with pytest.raises(ValueError, match=r"end_of_text must be .* got \[2, 3\]"):
+        HubTokenizer(make_tokenizer(VOCAB).to_str(), [2, 3])
     words = Tokenizer(models.WordLevel({"a": 0}, "a"))
     with pytest.raises(ValueError, match="must be byte-level"):
         HubTokenizer(words.to_str())
@@ -476,7 +489,7 @@ def test_commands_from_a_folder_to_text(checkpoint, tmp_path, capsys):
         assert main([*map(str, arguments), "--quiet"]) == 0
         return capsys.readouterr().out
 
-    text, model = tmp_path / "text.txt", tmp_path / "m.safetensors"
+    text, model = tmp_path / "text.txt", tmp_path / "new" / "m.safetensors"
     text.write_text(TEXT)
     assert "P24" in run("convert", checkpoint, "-o", model, "--calibrate", text)
     found = load_model(model)
@@ -496,4 +509,4 @@ def test_commands_from_a_folder_to_text(checkpoint, tmp_path, capsys):
         said = capsys.readouterr().err.splitlines()
         assert "a model of another architecture than Sterna's own" in said[-1]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "m.onnx", "m.safetensors", "m.sequence.onnx", "text.txt"]
+        "m.onnx", "m.sequence.onnx", "new", "text.txt"]

@@ -92,6 +92,9 @@ CHANGES = {
               r"layer0\.mlgru\.norm reads embedding\.x with 13 values, of which there are 12"),
     "twice": (lambda h, t: h["records"].insert(1, h["records"][0]), "gives .* a second time"),
     "name": (lambda h, t: h["records"][0].update(name=3), "name must be of type str, got 3"),
+    "complement": (lambda h, t: [each.update(complement=True, step_bits=0) for each in h["records"]
+                                 if each["kind"] == "sigmoid"],
+                   "a complement needs a table that is interpolated"),
     "header": (lambda h, t: h.update(profile=3), "profile must be a name"),
     "provenance": (lambda h, t: h.update(provenance=[]), "provenance must be an object"),
     "format": (lambda h, t: h.update(format="x"), "not a Sterna quantised model, but 'x'"),

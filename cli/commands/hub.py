@@ -15,6 +15,7 @@ from sterna.model.hub.convert import convert as run_conversion
 from sterna.model.hub.convert import tokenizer_of
 from sterna.model.hub.folder import HubFolder
 from sterna.model.quantized.hgrn_bit import WIDTHS
+from sterna.model.tokens.tokenizer import BYTES
 
 __all__ = ["COMMANDS", "convert", "push_folder"]
 
@@ -55,6 +56,7 @@ def convert(
             source, text, tokenizer=tokenizer, widths=widths,
             progress=lambda done, total: stage.detail(f"{done}/{total} matrices"))
         stage("write", quick=True)
+        output.parent.mkdir(parents=True, exist_ok=True)
         model.save(output)
     size = output.stat().st_size
     if as_json:
@@ -88,6 +90,10 @@ def push_folder(
         from sterna.model.training.checkpoint import load_checkpoint
         stage("write the folder")
         trained = load_checkpoint(checkpoint)
+        if (trained.tokenizer.kind, trained.config.vocab) != (BYTES.kind, BYTES.vocab):
+            raise ValueError(
+                f"only a model whose tokens are the {BYTES.vocab} bytes can be pushed, got "
+                f"{trained.config.vocab:,} tokens ({trained.tokenizer.kind})")
         facts = {"text": trained.corpus_name, "steps": trained.step, "seed": trained.seed}
         if trained.heldout_bpb is not None:
             facts["held-out bits per byte, float"] = f"{trained.heldout_bpb:.4f}"

@@ -58,7 +58,7 @@ class HubFolder:
                     self._tensors[each] = stored
             except FileNotFoundError:
                 raise HubError(f"{path}: a file of the checkpoint is missing") from None
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise HubError(f"{path}: {error}") from error
 
     @property

@@ -147,6 +147,9 @@ class QuantizedModel:
                   if isinstance(each, Sigmoid)}
         if len(tables) > 1:
             raise ValueError("all sigmoids must have the same format and table")
+        if any(each.complement and not each.step_bits for each in self.records
+               if isinstance(each, Sigmoid)):
+            raise ValueError("a complement needs a table that is interpolated")
         for z, frac, step_bits in tables:
             entries = (1 << (z.bits - step_bits)) + (step_bits > 0)
             _check_range("sigmoid", self.sigmoid, (entries,), 0, (1 << frac) - 1)

@@ -19,7 +19,7 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import FixedPoint, NumericProfile
 
 __all__ = ["Add", "Embedding", "Energy", "Multiply", "Narrow", "Norm", "Project", "Quantize",
-           "Record", "Recur", "Root", "Scale", "Sigmoid", "bitlinear", "gives", "glu", "glu_cell",
+           "Record", "Recur", "Root", "Scale", "Sigmoid", "bitlinear", "glu", "glu_cell",
            "language_model", "mlgru", "mlgru_cell", "reads", "records_from_json",
            "records_to_json", "residual", "result_of", "shape_and_profile"]
 
@@ -208,7 +208,7 @@ def result_of(record: Record) -> str:
     return f"{record.name}.z" if isinstance(record, Project) else record.name
 
 
-def gives(record: Record) -> dict[str, int]:
+def _gives(record: Record) -> dict[str, int]:
     """The values that later records may read, and how many numbers each has."""
     match record:
         case Norm() | Quantize():
@@ -272,7 +272,7 @@ def records_from_json(content: Any) -> tuple[Record, ...]:
             if widths.get(name) != width:
                 raise ValueError(f"the record {record.name} reads {name} with {width} values, of "
                                  f"which there are {widths.get(name, 'none')}")
-        for name, width in gives(record).items():
+        for name, width in _gives(record).items():
             if name in widths:
                 raise ValueError(f"the record {record.name} gives {name} a second time")
             widths[name] = width

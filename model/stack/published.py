@@ -49,7 +49,7 @@ def published_shape(config: ModelConfig) -> HgrnBitShape:
     """The shape of a checkpoint. Raises ValueError if the mixers are not ``hgrn_bit``."""
     if not config.is_hgrn_bit:
         raise ValueError(f"only a model of the mixer hgrn_bit has the published layout, got "
-                         f"{config.mixer} with {config.channel}")
+                         f"{config.to_json()}")
     return HgrnBitShape(config.d, config.layers, config.dff, config.vocab)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sterna.model.checks import check_fields
+from sterna.model.checks import check_fields, check_whole
 from sterna.model.tokens.tokenizer import check_tokens
 
 __all__ = ["HubTokenizer"]
@@ -49,13 +49,14 @@ class HubTokenizer:
         except Exception as error:      # the package raises no class of its own
             raise ValueError(f"not a tokenizer.json ({error})") from error
         self.vocab: int = self._tokenizer.get_vocab_size()
-        if end_of_text is not None and not 0 <= end_of_text < self.vocab:
-            raise ValueError(f"end_of_text must be from 0 to {self.vocab - 1}, got {end_of_text}")
+        if end_of_text is not None:
+            check_whole("end_of_text", end_of_text, 0, self.vocab - 1)
         self.end_of_text = end_of_text
         found = self._tokenizer.encode("a")
         ones = [*found.special_tokens_mask, 0].index(0)
         self.begin: tuple[int, ...] = tuple(found.ids[:ones])
-        self._kinds = set(re.findall(r'"type":\s*"(\w+)"', json.dumps(json.loads(text)["decoder"])))
+        decoder = json.dumps(json.loads(text).get("decoder"))
+        self._kinds = set(re.findall(r'"type": "(\w+)"', decoder))
         if not self._kinds & {"ByteLevel", "Metaspace", "ByteFallback"}:
             raise ValueError(
                 f"a tokenizer must be byte-level, or have tokens with {_SPACE} for a space; the "

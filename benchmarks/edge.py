@@ -33,7 +33,6 @@ from edge_report import all_tables, left_out, write_reports
 from timing import describe_machine, describe_versions, measure, summarise
 
 from sterna.cli.terminal.console import progress_bar, say
-from sterna.export.graph.metadata import GraphKind
 from sterna.export.native.ops import OpsError, build_ops
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
@@ -98,16 +97,17 @@ def measure_model(
     model = random_model(config, S16)
     entry: Record = {"d": d, "dff": dff, "weights": config.ternary_weights, "files": {},
                      "failed": {}}
-    for kind, part, rounds in ((GraphKind.STEP, "step", options.rounds),
-                               (GraphKind.SEQUENCE, "prefill", max(1, options.rounds // 5))):
+    for length, part, rounds in (
+            (1, "step", options.rounds),
+            (contestants.PREFILL_TOKENS, "prefill", max(1, options.rounds // 5))):
         with tempfile.TemporaryDirectory(prefix="sterna-edge-") as folder:
             calls = {}
             for name in names:
-                say(f"d {d}: {name}, {part} graph", options.quiet)
+                say(f"d {d}: {name}, {part}", options.quiet)
                 try:
-                    path = contestants.write_file(name, model, kind, Path(folder))
-                    if kind is GraphKind.STEP:
-                        probes = [contestants.probe(name, kind, path, ops, model)
+                    path = contestants.write_file(name, model, Path(folder))
+                    if length == 1:
+                        probes = [contestants.probe(name, length, path, ops, model)
                                   for _ in range(options.probes)]
                         size = path.stat().st_size
                         entry["files"][name] = {
@@ -115,7 +115,7 @@ def measure_model(
                             **{key: statistics.median(each[key] for each in probes)
                                for key in probes[0]}}
                     calls[name] = contestants.open_call(
-                        name, kind, path, ops, config, model.profile)
+                        name, length, path, ops, config, model.profile)
                 except Exception as error:  # onnxruntime's classes all come from Exception
                     reason = " ".join(str(error).replace(folder, "").split())
                     entry["failed"][f"{name}, {part}"] = reason[:300]

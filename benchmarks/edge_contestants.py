@@ -3,7 +3,7 @@
 Run as a program it loads one file and prints what that took, as JSON: a process of its own
 shows the memory of one contestant alone.
 
-    python benchmarks/edge_contestants.py NAME KIND FILE OPS CONFIG PROFILE
+    python benchmarks/edge_contestants.py NAME LENGTH FILE OPS CONFIG PROFILE
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+from edge_float32 import build_dense
 
 from sterna.export.forms.forms import Form, build
-from sterna.export.graph.metadata import GraphKind
 from sterna.export.native.ops import register_ops, with_ops
 from sterna.export.runtime.session import Session
 from sterna.model.config import ModelConfig
@@ -34,11 +34,10 @@ from sterna.model.quantized import QuantizedModel
 __all__ = ["BASE", "NAMES", "OPS", "TORCH", "example_inputs", "missing", "open_call", "probe",
            "write_file"]
 
-BASE = Form.FLOAT32.value
+BASE = "float32"
 OPS = "exact + ops"
 TORCH = "torch float32"
-NAMES = (BASE, Form.EXACT.value, OPS, Form.EXACT_2BIT.value, Form.FAST.value, Form.WEB.value,
-         TORCH)
+NAMES = (BASE, Form.EXACT.value, OPS, Form.FAST.value, Form.WEB.value, TORCH)
 PREFILL_TOKENS = 128
 Call = Callable[[], object]
 
@@ -48,7 +47,7 @@ def missing(name: str) -> str | None:
     return "torch is not installed" if name == TORCH and find_spec("torch") is None else None
 
 
-def write_file(name: str, model: QuantizedModel, kind: GraphKind, folder: Path) -> Path:
+def write_file(name: str, model: QuantizedModel, folder: Path) -> Path:
     """Write the file of a contestant, unless it is there.
 
     ``exact + ops`` has that of exact; beside it lies what onnxruntime loads with the operators.
@@ -57,10 +56,11 @@ def write_file(name: str, model: QuantizedModel, kind: GraphKind, folder: Path) 
         from edge_torch import write_dense
         path = folder / "dense.pt"
         return path if path.exists() else write_dense(model, path)
-    form = Form.EXACT if name == OPS else Form(name)
-    path = folder / f"{form.value}.{kind.value}.onnx"
+    form = Form.EXACT.value if name == OPS else name
+    path = folder / f"{form}.onnx"
     if not path.exists():
-        path.write_bytes(build(model, form, kind).SerializeToString(deterministic=True))
+        proto = build_dense(model) if form == BASE else build(model, form)
+        path.write_bytes(proto.SerializeToString(deterministic=True))
     if name == OPS and not _with_ops(path).exists():
         _with_ops(path).write_bytes(with_ops(onnx.load(path)).SerializeToString())
     return path
@@ -70,25 +70,23 @@ def _with_ops(path: Path) -> Path:
     return path.with_suffix(".ops.onnx")
 
 
-def example_inputs(config: ModelConfig, kind: GraphKind, dtype: type) -> dict[str, np.ndarray]:
-    """Inputs of a graph: one sequence, a token or a row, from the zero state of ``dtype``."""
-    rng = np.random.default_rng(1)
-    length = () if kind is GraphKind.STEP else (PREFILL_TOKENS,)
-    return {"token" if kind is GraphKind.STEP else "tokens":
-            rng.integers(0, config.vocab, size=(1, *length)),
-            "state": np.zeros((config.layers, 1, config.d), dtype=dtype)}
+def example_inputs(config: ModelConfig, length: int, dtype: type) -> dict[str, np.ndarray]:
+    """Inputs of a graph: one sequence of ``length`` tokens, from the zero state of ``dtype``."""
+    return {"tokens": np.random.default_rng(1).integers(0, config.vocab, size=(1, length)),
+            "state": np.zeros((config.layers, 1, config.d), dtype=dtype),
+            "logits_from": np.array([0])}
 
 
 def open_call(
-    name: str, kind: GraphKind, path: Path, ops: Path | None, config: ModelConfig,
+    name: str, length: int, path: Path, ops: Path | None, config: ModelConfig,
     profile: NumericProfile,
 ) -> Call:
-    """Load a contestant on one thread; return a function that runs it once.
+    """Load a contestant on one thread; return a function that runs ``length`` tokens once.
 
-    A step goes on from the state of the step before.
+    A single one goes on from the state of the one before.
     """
     if name == TORCH:
-        return _open_torch(kind, path, config, profile)
+        return _open_torch(length, path, config, profile)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
@@ -98,11 +96,11 @@ def open_call(
         path = _with_ops(path)
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     floats = {each.name: each.type for each in session.get_inputs()}["state"] == "tensor(float)"
-    feed = example_inputs(config, kind, np.float32 if floats else np.int32)
+    feed = example_inputs(config, length, np.float32 if floats else np.int32)
 
     def call() -> object:
         logits, state = session.run(None, feed)
-        if kind is GraphKind.STEP:
+        if length == 1:
             feed["state"] = state
         return logits
 
@@ -110,20 +108,20 @@ def open_call(
 
 
 def _open_torch(
-    kind: GraphKind, path: Path, config: ModelConfig, profile: NumericProfile,
+    length: int, path: Path, config: ModelConfig, profile: NumericProfile,
 ) -> Call:
     import torch
     from edge_torch import open_dense
     torch.set_num_threads(1)
     dense = open_dense(path, config, profile)
-    inputs = example_inputs(config, kind, np.float32)
+    inputs = example_inputs(config, length, np.float32)
     state = torch.from_numpy(inputs.pop("state"))
-    tokens = torch.from_numpy(np.ascontiguousarray(next(iter(inputs.values())).T))
+    tokens = torch.from_numpy(np.ascontiguousarray(inputs["tokens"].T))
 
     def call() -> object:
         nonlocal state
         logits, after = dense(tokens, state)
-        if kind is GraphKind.STEP:
+        if length == 1:
             state = after
         return logits
 
@@ -134,15 +132,15 @@ def _open_torch(
 
 
 def probe(
-    name: str, kind: GraphKind, path: Path, ops: Path | None, model: QuantizedModel,
+    name: str, length: int, path: Path, ops: Path | None, model: QuantizedModel,
 ) -> dict[str, float]:
     """Load the file of a contestant, made from ``model``, in a process of its own.
 
     Returns ``load_ms``, from the file to something that can be called; ``loaded_mib`` and
-    ``peak_mib``, growth of the resident memory after three calls, and at its highest; for a step
-    graph ``session_ms``, what ``sterna.export.Session`` takes, which tests what it loads.
+    ``peak_mib``, growth of the resident memory after three calls, and at its highest; for a form of
+    Sterna's ``session_ms``, what ``sterna.export.Session`` takes, which tests what it loads.
     """
-    command = [sys.executable, __file__, name, kind.value, str(path), str(ops or ""),
+    command = [sys.executable, __file__, name, str(length), str(path), str(ops or ""),
                json.dumps(model.config.to_json()), json.dumps(asdict(model.profile))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -164,7 +162,7 @@ def _resident_mib() -> tuple[float, float]:
 
 
 def _probe_here(arguments: list[str]) -> dict[str, float]:
-    name, kind, path, ops, config, profile = arguments
+    name, length, path, ops, config, profile = arguments
     shape = ModelConfig(**json.loads(config))
     formats = NumericProfile.from_json(json.loads(profile))
     if name == TORCH:
@@ -174,13 +172,13 @@ def _probe_here(arguments: list[str]) -> dict[str, float]:
     before, _ = _resident_mib()
     start = time.perf_counter()
     call = open_call(
-        name, GraphKind(kind), Path(path), Path(ops) if ops else None, shape, formats)
+        name, int(length), Path(path), Path(ops) if ops else None, shape, formats)
     load = time.perf_counter() - start
     for _ in range(3):
         call()
     loaded, peak = _resident_mib()
     found = {"load_ms": 1e3 * load, "loaded_mib": loaded - before, "peak_mib": peak - before}
-    if name != TORCH and kind == GraphKind.STEP.value:
+    if name not in (BASE, TORCH):
         del call
         start = time.perf_counter()
         Session(path, ops=ops if name == OPS else None)

@@ -27,7 +27,7 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from sterna.export.graph.products import BLOCK, pack_codes
+from sterna.export.graph.fast import BLOCK, pack_codes
 from sterna.export.native.ops import OpsError, TernaryMatrix, kernel_name
 
 __all__ = ["PRODUCT_BASES", "Ggml", "Native", "Product", "find_ggml", "products"]
@@ -276,7 +276,7 @@ def int8(weight: np.ndarray) -> OnnxProduct:
 def two_bit(weight: np.ndarray) -> OnnxProduct:
     """MatMulNBits of 2 bits in blocks of 128 at accuracy level 4: 8-bit activations."""
     rows, columns = weight.shape
-    packed = numpy_helper.to_array(pack_codes(weight.astype(np.int8)))
+    packed = pack_codes(weight.astype(np.int8))
     return OnnxProduct([("MatMulNBits", ["x", "w", "scales"], ["y"], {
         "K": columns, "N": rows, "bits": 2, "block_size": BLOCK, "accuracy_level": 4})],
         {"w": packed, "scales": np.ones(packed.shape[:2], np.float32)}, columns, rows)

@@ -19,7 +19,6 @@ from timing import measure, summarise
 
 from sterna.cli.terminal.tables import Table
 from sterna.export.forms.forms import Form, build
-from sterna.export.graph.metadata import GraphKind
 from sterna.export.runtime.runtime import open_session
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
@@ -38,10 +37,10 @@ def main() -> None:
     for d, dff, rounds in SIZES:
         model = random_model(ModelConfig(d=d, layers=2, dff=dff), S16)
         for form in FORMS:
-            proto = build(model, form, GraphKind.STEP)
+            proto = build(model, form)
             sessions = [open_session(proto, form.value, count) for count in (1, threads)]
             state = np.zeros((2, 1, d), np.int32 if form.exact else np.float32)
-            feed = {"token": np.array([65]), "state": state}
+            feed = {"tokens": np.array([[65]]), "state": state, "logits_from": np.array([0])}
             found = summarise(measure(
                 {count: partial(session.run, None, feed)
                  for count, session in zip(("one", "more"), sessions, strict=True)},

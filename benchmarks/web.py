@@ -23,7 +23,7 @@ import pytest
 from web_browser import Page, open_browser, serve
 
 from sterna.export.runtime.generate import generate_tokens
-from sterna.export.runtime.runtime import OnnxStep
+from sterna.export.runtime.runtime import OnnxModel
 from sterna.export.web.page import write_page
 from sterna.model.quantized import load_model
 
@@ -43,7 +43,7 @@ def page_rate(page: Page, address: str, tokens: int) -> float:
     return float(found[1].replace(",", ""))
 
 
-def python_rate(graph: OnnxStep, tokens: int) -> float:
+def python_rate(graph: OnnxModel, tokens: int) -> float:
     """Tokens per second of the same under onnxruntime, one thread."""
     tokens_drawn = generate_tokens(graph, PROMPT, tokens=tokens, temperature=0.7, seed=1)
     started = time.perf_counter()
@@ -59,7 +59,7 @@ def main() -> None:
             write_page(load_model(name), Path(base) / name)
         for _ in range(RUNS):
             for name, found in rates.items():
-                graph = OnnxStep(Path(base) / name / "model.onnx")
+                graph = OnnxModel(Path(base) / name / "model.onnx")
                 with serve(Path(base) / name) as address:
                     found.append((page_rate(page, address, TOKENS), python_rate(graph, TOKENS)))
         for name, found in rates.items():

@@ -14,7 +14,8 @@ state = np.zeros((layers, 1, d), dtype=np.int32)
 
 text = list(PROMPT)  # a token is a byte
 for step in range(len(PROMPT) + TOKENS - 1):
-    logits, state = session.run(None, {"token": np.array([text[step]]), "state": state})
+    logits, state = session.run(None, {
+        "tokens": np.array([[text[step]]]), "state": state, "logits_from": np.array([0])})
     if step + 1 == len(text):
         text.append(int(logits.argmax()))
 print(bytes(text).decode(errors="replace"))

@@ -33,7 +33,8 @@ layers, _, d = session.get_inputs()[1].shape  # the state is int32 [layers, batc
 state = np.zeros((layers, 1, d), dtype=np.int32)
 text = [token for word in re.findall(WORD, PROMPT) for token in encode(word)]
 for step in range(len(text) + TOKENS - 1):
-    logits, state = session.run(None, {"token": np.array([text[step]]), "state": state})
+    logits, state = session.run(None, {
+        "tokens": np.array([[text[step]]]), "state": state, "logits_from": np.array([0])})
     if step + 1 == len(text):
         text.append(int(logits.argmax()))
 print(b"".join(spellings[token] for token in text).decode(errors="replace"))

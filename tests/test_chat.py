@@ -19,9 +19,8 @@ from wave_names import declared_signals, shown_signals
 
 from sterna.cli.commands.board import _Talk
 from sterna.cli.main import main
-from sterna.export.exact.traced import build_step
 from sterna.export.runtime.generate import generate_tokens
-from sterna.export.runtime.runtime import OnnxStep
+from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.board import BoardName
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.conversation import Conversation
@@ -57,7 +56,7 @@ class Built:
     """A board that was compiled."""
 
     model: QuantizedModel
-    graph: OnnxStep
+    graph: OnnxModel
     design: BoardDesign
     folder: Path
 
@@ -77,7 +76,7 @@ def boards(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Built]:
         else:
             params = BoardParams(BOARDS[board], baud=FAST_BAUD)
             sizes = {"rows": 2, "cols": 8, **({} if profile is S16 else {"logits": False})}
-        return Built(model, OnnxStep(build_step(model)), board_design(model, params, sizes),
+        return Built(model, OnnxModel(model), board_design(model, params, sizes),
                      tmp_path_factory.mktemp("board"))
     return build
 
@@ -315,6 +314,6 @@ def test_the_bundled_model_talks_as_under_onnxruntime(tmp_path) -> None:
     for temperature, seed, text in ((0.0, 1, b"The for statement"), (0.7, 5, b"class")):
         begin(conversation, temperature, seed)
         hold(conversation, ConversationReference(
-            OnnxStep(build_step(model)), temperature=temperature, seed=seed),
+            OnnxModel(model), temperature=temperature, seed=seed),
             [(text, False), (b"", False)], 12)
     assert simulation.framing_errors == 0

@@ -63,12 +63,11 @@ def test_info_shows_what_an_onnx_file_is(capsys: Capture, tmp_path: Path) -> Non
     out = printed(capsys, "info", path)
     assert out.startswith(f"{path}: d 32, 1 layers, vocabulary 128; ")
     sha256 = load_model("micro").sha256
-    for said in ("step graph of the form web, ", "profile C12",
+    for said in ("graph of the form web for any number of tokens a call, ", "profile C12",
                  f"of the quantised model with sha256 {sha256}"):
         assert said in out
-    path = tmp_path / "m.sequence.onnx"
     found = facts(capsys, "info", path)
-    assert found.items() >= {"graph": "sequence", "form": "web", "exact": True,
+    assert found.items() >= {"one_token": False, "form": "web", "exact": True,
                              "model_sha256": sha256, "bytes": path.stat().st_size}.items()
     path.write_bytes(b"no graph")
     assert f"{path}: not an ONNX file, or cut off" in refusal(capsys, "info", path)
@@ -94,11 +93,12 @@ def test_evaluate_takes_a_model_a_form_or_a_graph(capsys: Capture, tmp_path: Pat
     assert figure("micro") == pytest.approx(2.7, abs=0.3)
 
 
-def test_export_writes_both_graphs_and_generate_runs_them(capsys: Capture, tmp_path: Path) -> None:
+def test_export_writes_a_graph_and_generate_runs_it(capsys: Capture, tmp_path: Path) -> None:
     target = tmp_path / "new" / "folder" / "m.onnx"
-    results = facts(capsys, "export", "tiny", "-o", target, "--check", 20)
-    assert [Path(entry["file"]).name for entry in results] == ["m.onnx", "m.sequence.onnx"]
-    assert all(entry["mismatches"] == 0 and entry["values"] > 5000 for entry in results)
+    (entry,) = facts(capsys, "export", "tiny", "-o", target, "--check", 20)
+    assert Path(entry["file"]) == target
+    assert entry["mismatches"] == 0
+    assert entry["values"] > 5000
     onnx.checker.check_model(str(target), full_check=True)
     arguments = ("--prompt", "The ", "--tokens", 30, "--seed", 5)
     from_model = printed(capsys, "generate", "tiny", *arguments)
@@ -250,8 +250,8 @@ BAD_INPUT = [
     ("verilog tiny --unit mlgru --lanes 3 -o x", "channels (128) must be a multiple of lanes (3)"),
     ("export tiny -o m.bin", "must end in .onnx"),
     ("export micro -o n/m.bin", "must end in .onnx"),
-    ("export tiny -o m.onnx --graphs loop", "--graphs must be one of"),
-    ("export tiny -o m.onnx --form int4", "--form must be one of exact, exact-2bit, "),
+    ("export tiny -o m.onnx --graphs step", "--graphs goes with a checkpoint"),
+    ("export tiny -o m.onnx --form int4", "--form must be one of exact, web, fast, "),
     ("export tiny -o m.onnx --check 99999999", "--check must be from 1 to 41940"),
     ("export micro -o m.onnx --check -1", "--check must be from 1, got -1"),
     ("generate tiny --tokens 0", "--tokens must be a whole number from 1"),

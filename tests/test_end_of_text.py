@@ -14,7 +14,6 @@ from command_line import refusal, run, settings
 from shard_parts import stored_tokens
 
 from sterna.export.forms.forms import build
-from sterna.export.graph.metadata import GraphKind
 from sterna.export.runtime.session import Session
 from sterna.model.config import ModelConfig
 from sterna.model.native_cpu.kernels import cpu_kernels
@@ -124,7 +123,7 @@ def test_a_text_ends_with_it() -> None:
     bias = head.bias.copy()
     bias[END] = MODEL.profile.logit.max // 2
     often = replace(MODEL, projections={**MODEL.projections, "head": replace(head, bias=bias)})
-    session = Session(build(often, "exact", GraphKind.STEP))
+    session = Session(build(often))
     pieces = list(session.generate(["the", "a"], tokens=200, temperature=9.0))
     for prompt in (0, 1):
         own = [piece for piece in pieces if piece.prompt == prompt]

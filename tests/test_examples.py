@@ -15,10 +15,11 @@ from typing import Any
 
 import nbformat
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
-from sterna.export.forms.forms import export_onnx
+from sterna.export.forms.forms import build, export_onnx
 from sterna.export.web.page import WEB_RUNTIME_VERSION
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import TOKEN_MIXERS
@@ -34,7 +35,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.py"))
 DREAMS = {"layer_to_onnx.py", "matrix_in_simulators.py", "matrix_to_verilog.py",
           "my_cocotb_test.py", "run.sh", "emit.py", "tb.v"}
 """Those of at most 20 lines; the others have at most 40, but for the loop of training."""
-MADE = {"onnxruntime_loop.py", "onnxruntime_tokens.py", "loop.mjs"}
+MADE = {"check_onnx.py", "onnxruntime_loop.py", "onnxruntime_tokens.py", "loop.mjs"}
 """Those that need an exported model."""
 needs_icarus = pytest.mark.skipif(not shutil.which("iverilog"), reason="Icarus is not installed")
 MARKS: dict[str, list[Any]] = {
@@ -119,6 +120,21 @@ def test_the_loops_of_onnxruntime_write_the_text_of_the_reference_without_sterna
     text = run_python(FOLDER / script, tmp_path, PYTHONPATH=str(absent.parent))
     assert text == expected + "\n"
     assert printed()[script] in text
+
+
+def test_the_check_of_a_file_says_whether_a_runtime_is_right(tmp_path: Path) -> None:
+    proto = build(load_model("tiny"))
+    path = tmp_path / "tiny.onnx"
+    path.write_bytes(proto.SerializeToString())
+    script = FOLDER / "check_onnx.py"
+    assert run_python(script, tmp_path) == printed()[script.name].replace(
+        "1.31.1", onnxruntime.__version__) + "\n"
+    weight = next(each for each in proto.graph.initializer if each.name == "head.weight")
+    weight.raw_data = bytes(len(weight.raw_data))
+    path.write_bytes(proto.SerializeToString())
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, text=True, capture_output=True)
+    assert done.returncode == 1
+    assert done.stdout.endswith(": WRONG\n")
 
 
 @pytest.mark.slow

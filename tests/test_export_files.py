@@ -10,11 +10,10 @@ import pytest
 from conftest import ODD
 from onnx import helper
 
-from sterna.export.exact.traced import build_sequence, build_step
-from sterna.export.forms.forms import GraphChoice, export_onnx, sequence_path
-from sterna.export.graph.metadata import GraphInfo, OnnxFileError
+from sterna.export.forms.forms import build, export_onnx
+from sterna.export.graph.metadata import OnnxFileError
 from sterna.export.runtime.check import check_exact
-from sterna.export.runtime.runtime import OnnxSequence, OnnxStep
+from sterna.export.runtime.runtime import OnnxModel
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized import QuantizedModel
@@ -27,50 +26,34 @@ def model() -> QuantizedModel:
     return random_model(ODD, S16, seed=2)
 
 
-@pytest.mark.parametrize("choice", GraphChoice)
-def test_export_writes_the_graphs_wanted_and_they_run(model, tmp_path, choice):
-    written = export_onnx(model, tmp_path / "m.onnx", graphs=choice)
-    assert sorted(written) == sorted(tmp_path.iterdir())
-    assert written == export_onnx(model, tmp_path / "m.onnx", graphs=choice.value)
-    places = {"step": tmp_path / "m.onnx", "sequence": sequence_path(tmp_path / "m.onnx")}
-    kinds = {GraphInfo.read(onnx.load(path)).kind.value: path for path in written}
-    assert kinds == {kind: place for kind, place in places.items()
-                     if choice is GraphChoice.BOTH or kind == choice.value}
-    for path in written:
-        assert check_exact(model, str(path), np.arange(30).reshape(2, 15)).passed
-        data = path.read_bytes()
-        for place in (str(tmp_path), str(Path(__file__).parents[1]), ".py", os.sep + "home"):
-            assert place.encode() not in data
+def test_export_writes_a_graph_that_runs_and_names_no_place(model, tmp_path):
+    path = export_onnx(model, tmp_path / "m.onnx")
+    assert [path] == list(tmp_path.iterdir())
+    assert check_exact(model, str(path), np.arange(30).reshape(2, 15)).passed
+    data = path.read_bytes()
+    for place in (str(tmp_path), str(Path(__file__).parents[1]), ".py", os.sep + "home"):
+        assert place.encode() not in data
 
 
 def test_files_hold_two_bits_for_a_weight(profile, tmp_path):
     config = ModelConfig.named("tiny")
-    for path in export_onnx(random_model(config, profile), tmp_path / "m.onnx"):
-        information = config.ternary_weights * 2 / 8 + config.vocab * config.d * 2
-        assert path.stat().st_size <= 1.35 * information, path.name
+    path = export_onnx(random_model(config, profile), tmp_path / "m.onnx")
+    information = config.ternary_weights * 2 / 8 + config.vocab * config.d * 2
+    assert path.stat().st_size <= 1.35 * information, path.name
 
 
-def test_a_viewer_sees_named_blocks(model):
-    proto = build_step(model)
-    names = [node.name for node in proto.graph.node]
-    assert len(set(names)) == len(names)
-    first = [name for name in names if name.startswith("layer0/")]
-    assert len(first) == 29
-    assert {"layer0/mlgru/norm", "layer0/mlgru/f/matmul", "layer0/mlgru/h",
-            "layer0/glu/p", "layer0/glu/x"} <= set(first)
-
-
-def test_inputs_and_outputs_are_as_documented(model):
+@pytest.mark.parametrize("one_token", [False, True])
+def test_inputs_and_outputs_are_as_documented(model, one_token):
     int32, int64 = onnx.TensorProto.INT32, onnx.TensorProto.INT64
     state = (int32, [2, "batch", 12])
-    for build, tokens, axes in ((build_step, "token", ["batch"]),
-                                (build_sequence, "tokens", ["batch", "length"])):
-        graph = build(model).graph
-        assert {value.name: (value.type.tensor_type.elem_type, [
-            dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim])
-            for value in [*graph.input, *graph.output]} == {
-                tokens: (int64, axes), "state": state, "logits": (int32, [*axes, 65]),
-                "state_out": state}
+    graph = build(model, one_token=one_token).graph
+    length, wanted = (1, 1) if one_token else ("length", "wanted")
+    assert {value.name: (value.type.tensor_type.elem_type, [
+        dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim])
+        for value in [*graph.input, *graph.output]} == {
+            "tokens": (int64, ["batch", length]), "state": state,
+            "logits": (int32, ["batch", wanted, 65]), "state_out": state,
+            **({} if one_token else {"logits_from": (int64, [1])})}
 
 
 # Bad input --------------------------------------------------------------------------
@@ -91,45 +74,41 @@ def test_a_failed_write_leaves_the_old_file(model, tmp_path, monkeypatch):
 
 
 def test_a_truncated_file_is_refused_wherever_it_is_cut(model, tmp_path):
-    (path,) = export_onnx(model, tmp_path / "m.onnx", graphs=GraphChoice.STEP)
+    path = export_onnx(model, tmp_path / "m.onnx")
     data = path.read_bytes()
     for kept in (*range(0, len(data), 997), len(data) - 1):
         path.write_bytes(data[:kept])
         with pytest.raises(OnnxFileError, match=r"m\.onnx: "):
-            OnnxStep(path)
+            OnnxModel(path)
     path.unlink()
     with pytest.raises(OnnxFileError, match=r"m\.onnx: cannot read the ONNX file \(No such"):
-        OnnxStep(path)
+        OnnxModel(path)
     x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Abs", ["x"], ["y"])], "g", [x], [y])
     onnx.save(helper.make_model(graph), path)
     with pytest.raises(OnnxFileError, match=r"m\.onnx: not an ONNX graph made by Sterna"):
-        OnnxStep(path)
+        OnnxModel(path)
 
 
 @pytest.mark.parametrize(("key", "value", "message"), [
-    ("sterna.logit", "[]", "the metadata of the graph is damaged"),
-    ("sterna.state_shape", "[4]", "the metadata of the graph is damaged"),
-    ("sterna.vocab", "many", "the metadata of the graph is damaged"),
-    ("sterna.format_version", "3", "version '3', this Sterna reads version 4")])
+    ("sterna.records", "[]", "the metadata of the graph is damaged"),
+    ("sterna.records", '[{"kind": "norm"}]', "the metadata of the graph is damaged"),
+    ("sterna.form", "many", "the metadata of the graph is damaged"),
+    ("sterna.format_version", "4", "version '4', this Sterna reads version 5")])
 def test_other_versions_and_damaged_metadata_are_refused(model, key, value, message):
-    proto = build_step(model)
+    proto = build(model)
     next(entry for entry in proto.metadata_props if entry.key == key).value = value
     with pytest.raises(OnnxFileError, match=message):
-        OnnxStep(proto)
+        OnnxModel(proto)
 
 
-def test_the_other_graph_and_an_onnxruntime_without_the_opset_are_named(model):
-    with pytest.raises(OnnxFileError, match="expected a step graph, got a sequence graph"):
-        OnnxStep(build_sequence(model))
-    proto = build_step(model)
-    with pytest.raises(OnnxFileError, match="expected a sequence graph, got a step graph"):
-        OnnxSequence(proto)
+def test_an_onnxruntime_without_the_opset_is_named(model):
+    proto = build(model)
     proto.opset_import[0].version = 999
     with pytest.raises(OnnxFileError, match=(
-            rf"onnxruntime {onnxruntime.__version__} cannot load the graph; it takes opset 25 "
-            r"\(onnxruntime 1.24 or newer\)")):
-        OnnxStep(proto)
+            rf"onnxruntime {onnxruntime.__version__} cannot load the graph; it takes opset 21 "
+            r"\(onnxruntime 1.20 or newer\)")):
+        OnnxModel(proto)
 
 
 STATE = np.zeros((2, 1, 12), np.int32)
@@ -148,12 +127,11 @@ STATE = np.zeros((2, 1, 12), np.int32)
      "state must be from -32768 to 32767, got 0 to 40000")])
 def test_bad_tokens_and_states_are_refused(model, tokens, state, message):
     with pytest.raises(ValueError, match=message):
-        OnnxStep(build_step(model)).step(np.array(tokens), state)
+        OnnxModel(model).step(np.array(tokens), state)
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"form": "exakt"}, "form must be one of exact, exact-2bit, fast, .*, got 'exakt'"),
-    ({"graphs": "all"}, "graphs must be one of step, sequence, both, got 'all'"),
+    ({"form": "exakt"}, "form must be one of exact, web, fast, got 'exakt'"),
     ({"path": "m.pb"}, r"m\.pb: the name of an ONNX file must end in \.onnx"),
     ({"path": "missing/m.onnx"}, "No such file or directory")])
 def test_what_cannot_be_written_is_refused(model, tmp_path, options, message):
@@ -164,11 +142,11 @@ def test_what_cannot_be_written_is_refused(model, tmp_path, options, message):
 
 
 def test_bad_arguments_are_refused(model):
-    proto, row = build_step(model), np.array([1, 2, 3])
+    proto, row = build(model), np.array([1, 2, 3])
     other = random_model(ModelConfig(d=8, layers=1, dff=8), S16)
     for call, message in (
-        (lambda: OnnxStep(proto, threads=0), "threads must be a whole number from 1 to 256, got 0"),
-        (lambda: OnnxStep(proto).run(row), r"whole numbers \[batch, length\], .* got int64 \[3\]"),
+        (lambda: OnnxModel(proto, threads=0), "threads must be a whole number from 1 to 256, got"),
+        (lambda: OnnxModel(proto).run(row), r"whole numbers \[batch, length\], .* got int64 \[3\]"),
         (lambda: check_exact(model, proto, row), r"tokens must be whole numbers \[batch, length\]"),
         (lambda: check_exact(other, proto, row[None]),
          r"65 tokens and states \[2, 12\], the model 256 and \[1, 8\]"),

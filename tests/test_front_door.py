@@ -162,7 +162,7 @@ def test_tables_fit_eighty_columns(command: str, capsys: Capture) -> None:
 
 def test_tables_are_folded_and_a_number_is_never_broken(capsys: Capture) -> None:
     print_result(DemoResult("tiny", stages=[
-        Stage("ONNX sequence", "model.sequence.onnx, 256 tokens: logits and state = integer "
+        Stage("ONNX", "model.sequence.onnx, 256 tokens: logits and state = integer "
               "reference", 12_345_678, 123_456, 1234.5)]))
     out = capsys.readouterr().out
     check_width(out)

@@ -10,7 +10,6 @@ from native_graphs import planted_sources
 from sterna.export import Session
 from sterna.export.forms.forms import build
 from sterna.export.forms.selftest import SelfTestError
-from sterna.export.graph.metadata import GraphKind
 from sterna.export.native.ops import MissingCompilerError, OpsError, build_ops, register_ops
 from sterna.model.profile import S16
 from sterna.model.quantized.synthetic import random_model
@@ -59,7 +58,7 @@ def test_a_library_that_fails_at_work_fails_the_self_test(tmp_path):
     library = build_ops(tmp_path, sources=planted_sources(
         tmp_path / "native", "ops.cpp", "kernel.head(layer,",
         'throw std::runtime_error("planted"); kernel.head(layer,'))
-    proto = build(random_model(ODD, S16, 4), "exact", GraphKind.STEP)
+    proto = build(random_model(ODD, S16, 4))
     with pytest.raises(SelfTestError, match=(
             r"the ONNX graph: the test in the file did not run \(.*Head: planted.*\); the library "
             r".*\.so is wrong")):

@@ -15,7 +15,7 @@ from native_graphs import int2, layer_graph, layer_table, session
 from onnx import numpy_helper
 from test_onnx_forms import odd_model_of, odd_profiles
 
-from sterna.export.graph.metadata import profile_numbers
+from sterna.export.native.graph import profile_numbers
 from sterna.export.native.ops import KERNEL_VARIABLE
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16, FixedPoint, NumericProfile

@@ -7,13 +7,11 @@ import numpy as np
 import onnx
 import pytest
 from native_graphs import graph, int2, session
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from sterna.cli.main import main
-from sterna.export.graph.builder import DOMAIN, opset_imports
-from sterna.export.graph.metadata import profile_numbers
+from sterna.export.forms.forms import build
 from sterna.export.native.ops import KERNEL_VARIABLE, OpsError, TernaryMatrix, kernel_name, with_ops
-from sterna.model.profile import S16
 
 SHAPES = [(1, 1), (3, 16), (16, 17), (63, 130), (130, 257), (300, 77), (48, 1030), (64, 256)]
 
@@ -62,46 +60,15 @@ def test_the_operator_is_exact_and_takes_any_leading_axes(native_ops, native_ker
         np.testing.assert_array_equal(got.reshape(6, 77), _product(acts, weight))
 
 
-def _wrong_function() -> onnx.FunctionProto:
-    one = numpy_helper.from_array(np.array(1.0))
-    return helper.make_function(DOMAIN, "TernaryMatMul", ["q", "w"], ["acc"], [
-        helper.make_node("Cast", ["w"], ["integers"], to=onnx.TensorProto.INT8),
-        helper.make_node("Cast", ["integers"], ["weight"], to=onnx.TensorProto.DOUBLE),
-        helper.make_node("MatMul", ["q", "weight"], ["product"]),
-        helper.make_node("Constant", [], ["one"], value=one),
-        helper.make_node("Add", ["product", "one"], ["acc"])], opset_imports())
-
-
-def test_the_operator_takes_the_place_of_a_function_of_its_name(native_ops):
-    weight, acts = _random(8, 16, 1)
-    proto = _matmul(weight, functions=[_wrong_function()])
-    feed = {"q": acts.astype(np.float64)}
-    np.testing.assert_array_equal(session(proto).run(None, feed)[0], _product(acts, weight) + 1)
-    np.testing.assert_array_equal(
-        session(proto, native_ops).run(None, feed)[0], _product(acts, weight))
-
-
-def test_an_older_onnxruntime_gets_the_weights_as_bytes():
-    weight, _ = _random(7, 13, 1)
-    proto = _matmul(weight)
-    same = with_ops(proto, "1.31.0")
-    assert same.SerializeToString() == proto.SerializeToString()
-    copy = with_ops(proto, "1.30.0")
-    assert proto.graph.initializer[0].data_type == onnx.TensorProto.INT2
-    assert copy.graph.initializer[0].data_type == onnx.TensorProto.INT8
-    np.testing.assert_array_equal(
-        numpy_helper.to_array(copy.graph.initializer[0]), weight.T)
-
-
-def test_the_list_of_a_file_gets_names():
-    listed = {"profile": list(profile_numbers(S16).values())}
-    proto = graph("Head", ["x"], ["y"], [], listed)
-    copy = with_ops(proto)
-    assert {each.name: each.i for each in copy.graph.node[0].attribute} == profile_numbers(S16)
-    assert [each.name for each in proto.graph.node[0].attribute] == ["profile"]
-    assert with_ops(copy) == copy
-    with pytest.raises(OpsError, match="Head: attribute profile must be 19 whole numbers, got 18"):
-        with_ops(graph("Head", ["x"], ["y"], [], {"profile": listed["profile"][1:]}))
+def test_an_older_onnxruntime_gets_the_weights_as_bytes(odd_model):
+    kinds = {}
+    for version in ("1.31.0", "1.30.0"):
+        copy = with_ops(build(odd_model), version)
+        weight = next(each for each in copy.graph.initializer if each.name == "head.weight")
+        kinds[version] = weight.data_type
+        np.testing.assert_array_equal(
+            numpy_helper.to_array(weight).astype(np.int8), odd_model.projections["head"].weight.T)
+    assert kinds == {"1.31.0": onnx.TensorProto.INT2, "1.30.0": onnx.TensorProto.INT8}
 
 
 def test_activations_outside_of_eight_bits_are_refused(native_ops):

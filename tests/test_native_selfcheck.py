@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from test_native_layers import WIDEST
 
-from sterna.export.graph.metadata import profile_numbers
+from sterna.export.native.graph import profile_numbers
 from sterna.export.native.ops import OPS_SOURCES
 from sterna.model.profile import C12, S16
 

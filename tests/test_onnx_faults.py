@@ -5,25 +5,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sterna.export.exact.traced import build_sequence, build_step
+from sterna.export.forms.forms import build
 from sterna.export.runtime.check import check_exact
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.compare import Difference
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.taps import TapRecorder
 
-both_graphs = pytest.mark.parametrize("build", [build_step, build_sequence])
+both_graphs = pytest.mark.parametrize("one_token", [False, True], ids=["any", "one token"])
 
 
 def _tokens(model: QuantizedModel) -> np.ndarray:
     return np.random.default_rng(8).integers(0, model.config.vocab, (2, 24))
 
 
-def _first(model: QuantizedModel, build, **changes: object) -> Difference:
+def _first(model: QuantizedModel, one_token: bool, **changes: object) -> Difference:
     """The first difference that a changed model's graph shows, after the right one's has none."""
     tokens = _tokens(model)
-    assert check_exact(model, build(model), tokens).passed
-    report = check_exact(model, build(replace(model, **changes)), tokens)
+    assert check_exact(model, build(model, one_token=one_token), tokens).passed
+    report = check_exact(model, build(replace(model, **changes), one_token=one_token), tokens)
     assert not report.passed
     assert not report.same_model
     assert "was exported from another quantised model" in str(report)
@@ -51,9 +51,9 @@ def _other(projection: Projection, part: str) -> Projection:
         "layer0.mlgru.g", "layer1.mlgru.out", "layer1.glu.gate")),
     ("layer1.mlgru.f", "bias", "z", 2, 1)])
 def test_what_is_wrong_with_a_projection_is_named(
-    odd_model, build, name, part, tensor, row, most,
+    odd_model, one_token, name, part, tensor, row, most,
 ):
-    first = _first(odd_model, build, projections={
+    first = _first(odd_model, one_token, projections={
         **odd_model.projections, name: _other(odd_model.projections[name], part)})
     assert first.tensor == f"{name}.{tensor}"
     assert first.layer == (None if name == "head" else int(name[5]))
@@ -65,11 +65,11 @@ def test_what_is_wrong_with_a_projection_is_named(
 
 
 @both_graphs
-def test_a_wrong_entry_of_the_sigmoid_table_is_named(odd_model, build):
+def test_a_wrong_entry_of_the_sigmoid_table_is_named(odd_model, one_token):
     middle = len(odd_model.sigmoid) // 2
     sigmoid = odd_model.sigmoid.copy()
     sigmoid[middle] += 1
-    first = _first(odd_model, build, sigmoid=sigmoid)
+    first = _first(odd_model, one_token, sigmoid=sigmoid)
     assert first.tensor.endswith(".sigmoid")
     assert first.got == first.expected + 1
     taps = TapRecorder()
@@ -80,22 +80,26 @@ def test_a_wrong_entry_of_the_sigmoid_table_is_named(odd_model, build):
 
 
 @both_graphs
-def test_one_wrong_embedding_is_named_with_its_token(odd_model, build):
+def test_one_wrong_embedding_is_named_with_its_token(odd_model, one_token):
     tokens = _tokens(odd_model)
     late = tokens[1, 17]
     embedding = odd_model.embedding.copy()
     embedding[late, 4] //= 2
     where = np.argwhere(late == tokens.T)[0]
-    assert _first(odd_model, build, embedding=embedding) == Difference(
+    assert _first(odd_model, one_token, embedding=embedding) == Difference(
         int(where[0]), None, "embedding.x", (int(where[1]), 4),
         int(odd_model.embedding[late, 4]), int(embedding[late, 4]))
 
 
 @both_graphs
-def test_a_wrong_formula_is_named(odd_model, build):
-    proto = build(odd_model)
-    function = next(each for each in proto.functions if each.name == "State")
-    subtract = next(node for node in function.node if node.op_type == "Sub")
+def test_a_wrong_formula_is_named(odd_model, one_token):
+    proto = build(odd_model, one_token=one_token)
+    nodes = list(proto.graph.node)
+    if not one_token:
+        scan = next(node for node in nodes if node.op_type == "Scan")
+        nodes = list(next(each.g for each in scan.attribute if each.name == "body").node)
+    subtract = next(node for node in nodes if node.op_type == "Sub"
+                    and (not one_token or "layer0.mlgru.h_in" in node.input))
     subtract.input[0], subtract.input[1] = subtract.input[1], subtract.input[0]
     report = check_exact(odd_model, proto, _tokens(odd_model))
     assert report.same_model

@@ -18,7 +18,7 @@ from safetensors.torch import save_file as torch_save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from sterna.cli.main import main
-from sterna.export.exact.traced import build_sequence, build_step
+from sterna.export.forms.forms import build
 from sterna.export.runtime.check import check_exact
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
@@ -193,10 +193,10 @@ def test_a_row_of_zeros_stays_zero(published):
     assert not state.any()
 
 
-@pytest.mark.parametrize("build", [build_step, build_sequence])
-def test_the_traced_graph_is_the_reference(published, build):
+@pytest.mark.parametrize("one_token", [False, True])
+def test_the_graph_is_the_reference(published, one_token):
     tokens = np.random.default_rng(1).integers(0, VOCAB, (3, 20))
-    report = check_exact(published, build(published), tokens)
+    report = check_exact(published, build(published, one_token=one_token), tokens)
     assert report.passed, report.first
 
 
@@ -206,7 +206,7 @@ def test_a_wrong_gain_in_a_graph_is_named(published):
     wrong[3] += 1 << 12
     other = replace(published, vectors={**published.vectors, name: wrong})
     tokens = np.random.default_rng(1).integers(0, VOCAB, (2, 10))
-    report = check_exact(published, build_step(other), tokens)
+    report = check_exact(published, build(other), tokens)
     assert report.first is not None
     assert report.first.tensor == name
 
@@ -509,4 +509,4 @@ def test_commands_from_a_folder_to_text(checkpoint, tmp_path, capsys):
         said = capsys.readouterr().err.splitlines()
         assert "a model of another architecture than Sterna's own" in said[-1]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "m.onnx", "m.sequence.onnx", "new", "text.txt"]
+        "m.onnx", "new", "text.txt"]

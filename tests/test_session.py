@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from sterna.export import Session
 from sterna.export.forms.forms import Form, build, export_onnx
-from sterna.export.graph.metadata import GraphKind
 from sterna.export.runtime.generate import StopStrings, generate_tokens
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
@@ -29,24 +28,22 @@ def model() -> QuantizedModel:
 
 @pytest.fixture(scope="module")
 def session(model: QuantizedModel) -> Session:
-    """Its exact form, with the graph for prompts."""
-    return Session(build(model, "exact", GraphKind.STEP),
-                   sequence=build(model, "exact", GraphKind.SEQUENCE))
+    """Its exact form."""
+    return Session(build(model))
 
 
 @pytest.fixture(scope="module")
 def tiny() -> Session:
     """The bundled model, which ends sentences."""
-    return Session(build(load_model("tiny"), "exact", GraphKind.STEP))
+    return Session(build(load_model("tiny")))
 
 
-@pytest.mark.parametrize("alone", [False, True], ids=["both graphs", "step graph alone"])
+@pytest.mark.parametrize("one_token", [False, True], ids=["any", "one token"])
 @pytest.mark.parametrize("form", Form, ids=lambda form: form.value)
-def test_every_form_loads_from_files_and_goes_on_from_a_saved_state(model, form, alone, tmp_path):
-    step, sequence = export_onnx(model, tmp_path / "m.onnx", form=form)
-    if alone:
-        sequence.unlink()
-    session = Session(step)
+def test_every_form_loads_from_files_and_goes_on_from_a_saved_state(
+    model, form, one_token, tmp_path,
+):
+    session = Session(export_onnx(model, tmp_path / "m.onnx", form=form, one_token=one_token))
     assert session.info.form == form.value
     tokens = np.arange(40).reshape(4, 10)
     logits, before = session.prefill(tokens[:, :6])
@@ -75,7 +72,7 @@ def test_a_long_prompt_goes_in_pieces(model, session):
 def test_options_of_onnxruntime_can_be_given(model):
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    plain = Session(build(model, "exact", GraphKind.STEP), options=options)
+    plain = Session(build(model), options=options)
     expected, _ = IntegerModel(model).run(np.array([[1, 2, 3]]))
     np.testing.assert_array_equal(plain.run(np.array([[1, 2, 3]]))[0], expected)
 
@@ -191,7 +188,7 @@ def test_bad_arguments_are_refused_before_anything_is_written(session, settings,
 def test_the_character_is_named_that_a_vocabulary_does_not_have(vocab, prompt, message):
     model = random_model(ModelConfig(8, 1, 12, vocab), S16)
     with pytest.raises(ValueError, match=message):
-        Session(build(model, "exact", GraphKind.STEP)).complete(prompt)
+        Session(build(model)).complete(prompt)
 
 
 # Arrays and states -----------------------------------------------------------------
@@ -223,7 +220,7 @@ def test_lists_are_taken_wherever_arrays_are(session):
     (lambda session: session.save_state(np.full((2, 1, 24), 40000)),
      "state must be from -32768 to 32767, got 40000"),
     (lambda session: Session(5), r"must be the path of an ONNX file .*, got 5"),
-    (lambda session: Session(build(load_model("micro"), "exact", "step"), threads=1.5),
+    (lambda session: Session(build(load_model("micro")), threads=1.5),
      r"threads must be a whole number .*, got 1\.5"),
 ])
 def test_what_does_not_fit_is_refused(session, call, message):
@@ -233,21 +230,18 @@ def test_what_does_not_fit_is_refused(session, call, message):
 
 def test_exact_forms_share_their_states(model, session):
     _, state = session.run(np.array([[1, 2, 3]]))
-    web = Session(build(model, "web", GraphKind.STEP))
+    web = Session(build(model, "web"))
     np.testing.assert_array_equal(web.load_state(session.save_state(state)), state)
 
 
 def test_foreign_and_damaged_states_are_refused(model, session):
-    other, fast, dense = (
-        Session(build(made, form, GraphKind.STEP)) for made, form in (
-            (random_model(model.config, S16, seed=1), "exact"), (model, "fast"),
-            (model, "float32")))
+    other, fast = (Session(build(made, form)) for made, form in (
+        (random_model(model.config, S16, seed=1), "exact"), (model, "fast")))
     saved = session.save_state(session.start())
     for reader, data, message in (
         (other, saved, "belongs to another model: expected"),
         (fast, saved, "of the form exact, from which the form fast cannot"),
-        (fast, dense.save_state(dense.start()),
-         "of the form float32, from which the form fast cannot"),
+        (session, fast.save_state(fast.start()), "of the form fast, from which the form exact"),
         (session, "state", "a saved state must be bytes, got str"),
         (session, b"PK\3\4", "not a saved state of Sterna"),
         (session, saved[:-5], "damaged or cut off"), (session, saved[:60], "damaged"),

@@ -14,9 +14,8 @@ import torch.nn.functional as F
 from command_line import settings
 
 from sterna.cli.main import main
-from sterna.export.forms.forms import Form, build, export_onnx
-from sterna.export.graph.metadata import GraphInfo, GraphKind
-from sterna.export.runtime.runtime import OnnxSequence, OnnxStep
+from sterna.export.forms.forms import build, export_onnx
+from sterna.export.runtime.runtime import OnnxModel
 from sterna.export.runtime.session import Session
 from sterna.hw.core.plan.request import Request
 from sterna.model.config import ModelConfig
@@ -98,13 +97,11 @@ def test_the_float_model_is_measured_the_same_way(window: int | None) -> None:
     assert found == pytest.approx(nats / math.log(2) / judged, rel=1e-5)
 
 
-@pytest.mark.parametrize("form", ["exact", "traced", "web", "float32"])
+@pytest.mark.parametrize("form", ["exact", "web"])
 def test_a_session_of_the_file_alone_reads_and_writes_text(
     model: QuantizedModel, tmp_path: Path, form: str,
 ) -> None:
-    step, sequence = export_onnx(model, tmp_path / "m.onnx", form=form)
-    assert sequence.exists()
-    session = Session(step)
+    session = Session(export_onnx(model, tmp_path / "m.onnx", form=form))
     assert session.info.tokenizer.sha256 == TOKENIZER.sha256
     prompt = "the form größer"
     pieces = list(session.generate([prompt, ""], tokens=30, temperature=1.0, seed=3))
@@ -120,7 +117,7 @@ def test_a_session_of_the_file_alone_reads_and_writes_text(
 
 
 def test_a_stop_string_is_found_across_tokens(model: QuantizedModel) -> None:
-    session = Session(build(model, "exact", GraphKind.STEP))
+    session = Session(build(model))
     [text] = session.complete("the", tokens=40, temperature=1.0)
     stop = text[7:12]
     assert session.complete("the", tokens=40, temperature=1.0, stop=stop) == [
@@ -128,8 +125,8 @@ def test_a_stop_string_is_found_across_tokens(model: QuantizedModel) -> None:
 
 
 def test_a_graph_of_bytes_names_no_tokenizer() -> None:
-    found = GraphInfo.of(random_model(SHAPE, C12), GraphKind.STEP, Form.EXACT).to_properties()
-    assert "sterna.tokenizer" not in found
+    proto = build(random_model(SHAPE, C12))
+    assert "sterna.tokenizer" not in [entry.key for entry in proto.metadata_props]
 
 
 @pytest.mark.parametrize("vocab", [300, 1024])
@@ -138,9 +135,8 @@ def test_native_operators_compute_a_vocabulary_above_bytes(native_ops: Path, voc
     tokens = np.random.default_rng(1).integers(0, vocab, (2, 12))
     tokens[:, -1] = vocab - 1
     logits, state = IntegerModel(model).run(tokens)
-    for kind in (GraphKind.STEP, GraphKind.SEQUENCE):
-        graph = (OnnxStep if kind is GraphKind.STEP else OnnxSequence)(
-            build(model, "exact", kind), ops=native_ops)
+    for one_token in (False, True):
+        graph = OnnxModel(build(model, one_token=one_token), ops=native_ops)
         found = graph.run(tokens, graph.start(2))
         np.testing.assert_array_equal(found[0], logits)
         np.testing.assert_array_equal(found[1], state)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sterna.export.forms.forms import build
-from sterna.export.runtime.runtime import OnnxStep
+from sterna.export.runtime.runtime import OnnxModel
 from sterna.export.web import page
 from sterna.export.web.page import record_reference
 from sterna.model.config import ModelConfig
@@ -111,7 +111,7 @@ def test_the_record_of_a_page_is_what_graph_and_sampler_give(profile, tokenizer)
     record = record_reference(model, 40)
     prompt = tokenizer.encode(page.CHECK_PROMPT).tolist()
     assert record["tokens"][:record["prompt"]] == prompt
-    logits, state = OnnxStep(build(model, "web", "step")).run(np.array([record["tokens"][:-1]]))
+    logits, state = OnnxModel(build(model, "web")).run(np.array([record["tokens"][:-1]]))
     assert logits[0].tolist() == record["logits"]
     assert state.reshape(-1).tolist() == record["state"]
     sampler = Sampler(temperature=record["temperature"], seed=record["seed"],

@@ -347,10 +347,9 @@ def _temperature(board: BoardName, wanted: float | None) -> float:
 
 
 def _reference(model: QuantizedModel, temperature: float, seed: int) -> ConversationReference:
-    from sterna.export.exact.traced import build_step
-    from sterna.export.runtime.runtime import OnnxStep
+    from sterna.export.runtime.runtime import OnnxModel
     from sterna.sim.board import ConversationReference
-    return ConversationReference(OnnxStep(build_step(model)), temperature=temperature, seed=seed)
+    return ConversationReference(OnnxModel(model), temperature=temperature, seed=seed)
 
 
 @contextmanager

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "build_ops", "export", "generate", "open_model", "web"]
 
-_FORMS = "exact, exact-2bit, fast, web, traced or float32"
+_FORMS = "exact, web or fast"
 _MOST_TOKENS = 1 << 16
 """Of a comparison: full attention has the square of them in memory."""
 
@@ -59,12 +59,15 @@ def export(
         metavar="MODEL", help=f"{MODEL_HELP}, or a checkpoint (.pt) or its folder.",
         autocompletion=complete_model)],
     output: Annotated[Path, typer.Option(
-        "-o", "--output", help="Step graph to write, NAME.onnx; the sequence graph goes to "
-                               "NAME.sequence.onnx. For a checkpoint: folder for both.")],
+        "-o", "--output", help="File to write, NAME.onnx. For a checkpoint: folder for its "
+                               "graphs.")],
     form: Annotated[str | None, typer.Option(
         help=f"Form of a quantised model: {_FORMS}. [default: exact]")] = None,
-    graphs: Annotated[str, typer.Option(
-        help="Which graphs to write: step, sequence or both.")] = "both",
+    one_token: Annotated[bool, typer.Option(
+        "--one-token", help="Write a graph that takes one token a call and has no loop, for "
+                            "compilers of static graphs.")] = False,
+    graphs: Annotated[str | None, typer.Option(
+        help="For a checkpoint: step, sequence or both. [default: both]")] = None,
     check: Annotated[int, typer.Option(
         help="Compare this many tokens of the held-out text with the reference, or for a "
              "checkpoint this many random tokens with torch; 0 skips the check.")] = 256,
@@ -74,26 +77,27 @@ def export(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Write the ONNX graphs of a model and check them.
+    """Write the ONNX graph of a model and check it.
 
-    The graphs of a quantised model are compared with the integer reference on held-out text, those
+    The graph of a quantised model is compared with the integer reference on held-out text, those
     of a checkpoint (any mixers, in float32) with torch. Exits with 1 if an exact form differs, or
     if a checkpoint's graph differs by more than 1e-4.
 
     Example: sterna export tiny -o build/tiny.onnx --form exact
     """
-    from sterna.export.forms.forms import GraphChoice
-    wanted = GraphChoice(choose("--graphs", graphs, [each.value for each in GraphChoice]))
     with Stages(quiet) as stage:
         if is_checkpoint(model):
             refuse(f"goes with a quantised model; {model} is a checkpoint, whose graphs are in "
-                   f"floats", form=form is not None)
-            found = _export_checkpoint(model, output, wanted, check, linear_attention, stage)
+                   f"floats", form=form, one_token=one_token)
+            wanted = choose("--graphs", graphs or "both", ["step", "sequence", "both"])
+            found = _export_checkpoint(
+                model, output, ("step", "sequence") if wanted == "both" else (wanted,), check,
+                linear_attention, stage)
         else:
             refuse("goes with a checkpoint, which ends in .pt, or its folder",
-                   linear_attention=linear_attention)
+                   linear_attention=linear_attention, graphs=graphs)
             found = _export_quantized(
-                model, output, _form("exact" if form is None else form), wanted, check, stage)
+                model, output, _form("exact" if form is None else form), one_token, check, stage)
         entries = list(found)
     failed = [entry.pop("failed") for entry in entries]
     texts = [entry.pop("text") for entry in entries]
@@ -110,9 +114,9 @@ def _entry(path: Path) -> dict[str, Any]:
 
 
 def _export_quantized(
-    model: str, output: Path, form: Form, graphs: Any, check: int, stage: Stages,
+    model: str, output: Path, form: Form, one_token: bool, check: int, stage: Stages,
 ) -> Iterator[dict[str, Any]]:
-    """Write the graphs; yield what is told of each, after it was compared."""
+    """Write the graph; yield what is told of it, after it was compared."""
     from sterna.export.forms.forms import check_graph_name, export_onnx
     from sterna.export.runtime.check import check_close, check_exact
     check_file(output)
@@ -121,27 +125,28 @@ def _export_quantized(
     check_graph_name(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     stage(f"write the form {form}", quick=True)
-    for path in export_onnx(loaded, output, form=form, graphs=graphs):
-        entry = _entry(path)
-        if tokens is not None:
-            stage(f"compare {path} with the reference over {check} tokens")
-        if tokens is not None and form.exact:
-            report = check_exact(loaded, path, tokens[None, :])
-            values, wrong = report.total.values, report.total.mismatches
-            first = str(report.first) if report.first else None
-            entry |= {"tokens": report.tokens, "values": values, "mismatches": wrong,
-                      "first": first, "failed": wrong > 0,
-                      "text": f"; {values:,} values compared, {wrong} mismatches"
-                              + (f"\n  first mismatch: {first}" if first else "")}
-        elif tokens is not None:
-            decibels = round(check_close(loaded, path, tokens[None, :]), 1)
-            entry |= {"tokens": check, "decibels": decibels,
-                      "text": f"; logits {decibels:.1f} dB from the reference"}
-        yield entry
+    path = export_onnx(loaded, output, form=form, one_token=one_token)
+    entry = _entry(path)
+    if tokens is not None:
+        stage(f"compare {path} with the reference over {check} tokens")
+    if tokens is not None and form.exact:
+        report = check_exact(loaded, path, tokens[None, :])
+        values, wrong = report.total.values, report.total.mismatches
+        first = str(report.first) if report.first else None
+        entry |= {"tokens": report.tokens, "values": values, "mismatches": wrong,
+                  "first": first, "failed": wrong > 0,
+                  "text": f"; {values:,} values compared, {wrong} mismatches"
+                          + (f"\n  first mismatch: {first}" if first else "")}
+    elif tokens is not None:
+        decibels = round(check_close(loaded, path, tokens[None, :]), 1)
+        entry |= {"tokens": check, "decibels": decibels,
+                  "text": f"; logits {decibels:.1f} dB from the reference"}
+    yield entry
 
 
 def _export_checkpoint(
-    path: str, folder: Path, graphs: Any, check: int, use_linear_attention: bool, stage: Stages,
+    path: str, folder: Path, graphs: Sequence[str], check: int, use_linear_attention: bool,
+    stage: Stages,
 ) -> Iterator[dict[str, Any]]:
     """The same for a checkpoint, compared with torch."""
     whole_number("--check", check, 0, _MOST_TOKENS)
@@ -151,13 +156,12 @@ def _export_checkpoint(
     check_folder(folder)
     stage(f"load {path}", quick=True)
     from sterna.model.onnx_float.check import LARGEST_DIFFERENCE, check_float
-    from sterna.model.onnx_float.writer import GRAPHS, export_float
+    from sterna.model.onnx_float.writer import export_float
     from sterna.model.training.checkpoint import load_checkpoint
     model = load_checkpoint(path).model()
     stage(f"trace {model.config.mixer} in float32")
     for file in export_float(
-            model, folder, graphs=GRAPHS if graphs.value == "both" else (graphs.value,),
-            use_linear_attention=use_linear_attention):
+            model, folder, graphs=graphs, use_linear_attention=use_linear_attention):
         entry = _entry(file)
         if check:
             stage(f"compare {file} with torch")
@@ -192,32 +196,24 @@ def _form(name: str, option: str = "--form") -> Form:
 
 
 def open_model(
-    model: str, *, form: str | None = None, option: str = "--form", prompts: bool = True,
-    threads: int = 1, ops: Path | None = None,
+    model: str, *, form: str | None = None, option: str = "--form", threads: int = 1,
+    ops: Path | None = None,
 ) -> Session:
-    """Load ``model``: an ONNX file as it is, a quantised model in a form.
-
-    ``option`` is what messages call the form; without ``prompts`` a quantised model gets no
-    sequence graph.
-    """
+    """Load ``model``: an ONNX file as it is, a quantised model in a form, which messages call
+    ``option``."""
     from sterna.export.forms.forms import build
-    from sterna.export.graph.metadata import GraphKind
     from sterna.export.runtime.session import Session
     if model.endswith(".onnx"):
         if form is not None:
             raise ValueError(f"{option} goes with a quantised model; {model} has its form already")
         return Session(model, threads=threads, ops=ops)
     kind = _form("exact" if form is None else form, option)
-    loaded = load_model(model)
-    return Session(
-        build(loaded, kind, GraphKind.STEP),
-        sequence=build(loaded, kind, GraphKind.SEQUENCE) if prompts else None,
-        threads=threads, ops=ops)
+    return Session(build(load_model(model), kind), threads=threads, ops=ops)
 
 
 def generate(
     model: Annotated[str, typer.Argument(
-        metavar="MODEL", help=f"{MODEL_HELP}, a step graph (.onnx), or a checkpoint (.pt) or its "
+        metavar="MODEL", help=f"{MODEL_HELP}, a graph (.onnx), or a checkpoint (.pt) or its "
                               "folder, which is the float model.")],
     prompt: Annotated[list[str] | None, typer.Option(
         help="Text to continue; several are continued in parallel. [default: 'The ']")] = None,
@@ -298,11 +294,11 @@ def _library(
     """The library of operators: the file at ``path``, or the one built here if asked for."""
     if path is not None or not built:
         return path
-    from sterna.export.runtime.runtime import check_ops_form, has_layers, read_graph
+    from sterna.export.runtime.runtime import check_ops_form, read_graph
     # What cannot be used is refused before they are compiled, not after.
     if model.endswith(".onnx"):
-        proto, info = read_graph(model)
-        kind, vocab, own = info.form, info.vocab, has_layers(proto)
+        _, info = read_graph(model)
+        kind, vocab, own = info.form, info.vocab, info.is_own
     else:
         loaded = load_model(model)
         kind, vocab, own = (

@@ -82,7 +82,7 @@ def evaluate(
         from sterna.cli.commands.graphs import open_model
         with Stages(quiet) as stage:
             stage(f"load {model}", quick=True)
-            session = open_model(model, form=onnx, option="--onnx", prompts=False)
+            session = open_model(model, form=onnx, option="--onnx")
         data = text_of(text, session.info.vocab, limit)
         frac = session.info.logit.frac if session.info.exact else 0
         with progress_bar("evaluating", quiet) as move:
@@ -160,18 +160,19 @@ def _graph_info(path: str, as_json: bool) -> int:
     size = Path(path).stat().st_size
     if as_json:
         print_json({
-            "graph": found.kind.value, "form": found.form.value, "exact": found.exact,
+            "one_token": found.one_token, "form": found.form.value, "exact": found.exact,
             "bytes": size, "nodes": len(proto.graph.node), "vocab": found.vocab,
             "state_shape": found.shape, "profile": found.profile, "logit": asdict(found.logit),
             "model_sha256": found.model_sha256, "sterna_version": found.sterna_version})
         return 0
     layers, d = found.shape
     out.print(f"{path}: d {d}, {layers} layers, vocabulary {found.vocab}; {size:,} bytes")
-    out.print(f"{found.kind.value} graph of the form {found.form}, {len(proto.graph.node):,} "
+    length = "one token" if found.one_token else "any number of tokens"
+    out.print(f"graph of the form {found.form} for {length} a call, {len(proto.graph.node):,} "
               f"nodes, by Sterna {found.sterna_version}")
     out.print(f"of the quantised model with sha256 {found.model_sha256}")
     out.print(f"profile {found.profile}: logits with {found.logit.frac} fraction bits, states of "
-              f"{found.state_bits} bits")
+              f"{found.state_format.bits} bits")
     return 0
 
 

@@ -17,7 +17,7 @@ from sterna.export.float.reference import rounding_errors
 from sterna.export.forms.forms import export_onnx
 from sterna.export.runtime.check import check_exact
 from sterna.export.runtime.generate import generate_tokens
-from sterna.export.runtime.runtime import OnnxStep
+from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.core_product import CORE
 from sterna.hw.core.plan.image import build_image
@@ -68,12 +68,12 @@ def demo(
 
     progress("evaluating the held-out text in integers")
     _evaluate(loaded, result)
-    progress("writing the ONNX graphs and comparing them with the reference")
-    for path in export_onnx(loaded, folder / "model.onnx"):
-        report = check_exact(loaded, path, text[None, :])
-        result.add(f"ONNX {report.kind.value}",
-                   f"{path.name}, {report.tokens} tokens: logits and state = integer reference",
-                   report.total.values, report.total.mismatches, report.first)
+    progress("writing the ONNX graph and comparing it with the reference")
+    path = export_onnx(loaded, folder / "model.onnx")
+    report = check_exact(loaded, path, text[None, :])
+    result.add("ONNX",
+               f"{path.name}, {report.tokens} tokens: logits and state = integer reference",
+               report.total.values, report.total.mismatches, report.first)
     progress("writing the Verilog of the core")
     emitted = emit_verilog(loaded, CORE.name, folder / "core", rows=rows, cols=cols)
     lines = emitted.verilog_path.read_text().count("\n")
@@ -167,7 +167,7 @@ def _continue(model: QuantizedModel, folder: Path, result: DemoResult, tokens: i
 
 def _exported(folder: Path, tokens: int) -> list[int]:
     """The tokens that the ONNX file writes."""
-    return list(generate_tokens(OnnxStep(folder / "model.onnx"), PROMPT, tokens=tokens,
+    return list(generate_tokens(OnnxModel(folder / "model.onnx"), PROMPT, tokens=tokens,
                                 temperature=TEMPERATURE, seed=SEED))
 
 

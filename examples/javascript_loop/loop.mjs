@@ -14,10 +14,12 @@ const session = await ort.InferenceSession.create(readFileSync("tiny.onnx"));
 const [layers, , d] = session.inputMetadata[1].shape; // int32 [layers, batch, d]
 let state = new ort.Tensor("int32", new Int32Array(layers * d), [layers, 1, d]);
 
+const logits_from = new ort.Tensor("int64", [0n], [1]);
+
 const text = [...PROMPT];
 for (let step = 0; text.length < PROMPT.length + TOKENS; step++) {
-  const token = new ort.Tensor("int64", [BigInt(text[step])], [1]); // a token is a byte
-  const { logits, state_out } = await session.run({ token, state });
+  const tokens = new ort.Tensor("int64", [BigInt(text[step])], [1, 1]); // a token is a byte
+  const { logits, state_out } = await session.run({ tokens, state, logits_from });
   state = state_out;
   if (step + 1 >= PROMPT.length) text.push(logits.data.indexOf(Math.max(...logits.data)));
 }

@@ -1,7 +1,5 @@
-"""What the float graphs compute, in float64 NumPy.
-
-The values that their load test compares with, and what the integers of a model lose against them.
-"""
+"""What the form ``fast`` computes, in float64 NumPy: the values that its load test compares with,
+and what the integers of a model lose against them."""
 
 from __future__ import annotations
 
@@ -15,21 +13,20 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.taps import Tap, TapRecorder, ignore
 
-__all__ = ["EPSILON", "TensorError", "float_logits", "real_scale", "rounding_errors"]
+__all__ = ["TensorError", "float_logits", "real_scale", "rounding_errors"]
 
-EPSILON = 1e-12
-"""Added to a mean square, for vectors of zeros."""
+
+_LEAST = 1e-12      # length of a vector of zeros
 
 
 def real_scale(model: QuantizedModel, name: str) -> float:
-    """What ``T RMSNorm(y)`` of a projection is multiplied with to give its real output:
-    ``127 K / (sqrt(n) 2^(MK - MA + shift + F))``, with F the fraction bits of the output
+    """What ``T y / |y|`` of a projection is multiplied with to give its real output:
+    ``127 K / 2^(MK - MA + shift + F)``, with F the fraction bits of the output
     (docs/numerics.md)."""
     projection, profile = model.projections[name], model.profile
-    columns = projection.weight.shape[1]
     exponent = (profile.mantissa_bits - profile.scale_bits + projection.shift
                 + profile.output_format(name).frac)
-    return math.ldexp(127 * projection.k / math.sqrt(columns), -exponent)
+    return math.ldexp(127 * projection.k, -exponent)
 
 
 def float_logits(
@@ -37,7 +34,7 @@ def float_logits(
 ) -> np.ndarray:
     """Real logits float64 ``[batch, length, vocab]`` for tokens ``[batch, length]``.
 
-    ``saturate`` as the form float32 does, where the model was trained to. ``tap`` is called with
+    ``saturate`` where the model was trained to, which ``fast`` does not. ``tap`` is called with
     the state, the residual stream, the products and the logits of each token, under the names that
     the integer reference gives them.
     """
@@ -51,8 +48,8 @@ def float_logits(
 
     def project(name: str, y: np.ndarray) -> np.ndarray:
         projection, frac = model.projections[name], profile.output_format(name).frac
-        normed = y / np.sqrt(np.square(y).mean(-1, keepdims=True) + EPSILON)
-        return (normed @ weights_t[name] * real_scale(model, name)
+        length = np.linalg.norm(y, axis=-1, keepdims=True)
+        return (y / np.maximum(length, _LEAST) @ weights_t[name] * real_scale(model, name)
                 + projection.bias * math.ldexp(1.0, -frac))
 
     def sigmoid(z: np.ndarray) -> np.ndarray:

@@ -1,10 +1,10 @@
 """The test that every file carries: what the graph must compute, and its own checksum.
 
-The checksum says that a file is as Sterna wrote it. The test says that the runtime computes
-it right: a few tokens of two sequences, side by side and then one alone, for which runtimes
-have kernels of their own. Exact graphs must give the integers of the reference, which the
-file holds as a SHA-256. Float graphs must give logits close to those of the same real
-numbers in float64; how close is stated in decibels.
+The checksum says that a file is as Sterna wrote it. The test says that the runtime computes it
+right: a few tokens of two sequences in one call, and then of one alone, token by token, for which
+runtimes have kernels of their own. Exact graphs must give the integers of the reference, which the
+file holds as a SHA-256. Float graphs must give logits close to those of the same real numbers in
+float64; how close is stated in decibels.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 import onnx
 
 from sterna.export.float.reference import float_logits
-from sterna.export.graph.metadata import Form, GraphInfo, OnnxFileError
+from sterna.export.graph.metadata import GraphInfo, OnnxFileError
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 
@@ -29,7 +29,25 @@ SELF_TEST, _CHECKSUM = "sterna.self_test", "sterna.sha256"
 _BATCH, _LENGTH = 2, 8
 _FLOAT_DECIBELS = 25.0
 """Kernels that round activations to 8 bits come to about 35 dB."""
-Run = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+class Runner(Protocol):
+    """A graph under a runtime."""
+
+    def run(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Run tokens ``[batch, length]``; all logits and the last state."""
+
+    def prefill(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Run tokens ``[batch, length]``; the last logits ``[batch, vocab]`` and the last state."""
+
+    def step(
+        self, tokens: np.ndarray, state: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Run tokens ``[batch]``; logits ``[batch, vocab]`` and the state."""
+
+    def start(self, batch: int) -> np.ndarray:
+        """The first state."""
+
 
 
 class SelfTestError(OnnxFileError):
@@ -43,7 +61,7 @@ def record(proto: onnx.ModelProto, model: QuantizedModel, info: GraphInfo) -> No
     if info.exact:
         test["sha256"] = digest_of(*IntegerModel(model).run(tokens))
     else:
-        logits = float_logits(model, tokens, saturate=info.form is Form.FLOAT32)
+        logits = float_logits(model, tokens, saturate=False)
         test["logits"] = [[round(value, 4) for value in row] for row in logits[:, -1].tolist()]
     set_property(proto, SELF_TEST, json.dumps(test))
     seal(proto)
@@ -66,12 +84,11 @@ def check_checksum(proto: onnx.ModelProto) -> None:
             "saved again by another tool; export it again")
 
 
-def check_self_test(proto: onnx.ModelProto, info: GraphInfo, run: Run) -> None:
+def check_self_test(proto: onnx.ModelProto, info: GraphInfo, graph: Runner) -> None:
     """Run the test that a graph carries.
 
-    ``run(tokens)`` takes tokens int64 ``[2, 8]`` and returns the logits of all tokens and the last
-    state. Raises SelfTestError if the results are not those that the file states, or the runtime
-    gives none; OnnxFileError if the test is missing or damaged.
+    Raises SelfTestError if the results are not those that the file states, or the runtime gives
+    none; OnnxFileError if the test is missing or damaged.
     """
     try:
         test = json.loads(get_property(proto, SELF_TEST))
@@ -79,27 +96,30 @@ def check_self_test(proto: onnx.ModelProto, info: GraphInfo, run: Run) -> None:
         expected = test["sha256"] if info.exact else np.array(test["logits"])
     except (KeyError, TypeError, ValueError) as error:
         raise OnnxFileError(f"the test in the file is damaged ({error})") from error
-    logits, state = _run(run, tokens)
-    if info.exact and digest_of(logits, state) != expected:
-        raise SelfTestError(
-            "the integers are not those of the reference in the test that the file carries")
-    if not info.exact:
-        _check_close(expected, logits[:, -1])
-    alone, state_alone = _run(run, tokens[:1])
-    if not info.exact:
-        _check_close(expected[:1], alone[:, -1])
-    elif (alone != logits[:1]).any() or (state_alone != state[:, :1]).any():
-        raise SelfTestError(
-            "one sequence alone does not give the integers that it gives beside another, in the "
-            "test that the file carries")
-
-
-def _run(run: Run, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     try:
-        return run(tokens)
+        logits, state = graph.run(tokens)
+        last, state_last = graph.prefill(tokens)
+        rows, state_alone = [], graph.start(1)
+        for token in tokens[0]:
+            row, state_alone = graph.step(np.array([token]), state_alone)
+            rows.append(row)
     except Exception as error:  # onnxruntime raises classes of its own, all from Exception
         reason = " ".join(str(error).split())[:300]
         raise SelfTestError(f"the test in the file did not run ({reason})") from error
+    if not info.exact:
+        for found in (logits[:, -1], last):
+            _check_close(expected, found)
+        _check_close(expected[:1], rows[-1])
+        return
+    if digest_of(logits, state) != expected:
+        raise SelfTestError(
+            "the integers are not those of the reference in the test that the file carries")
+    same = ((last, logits[:, -1]), (state_last, state), (np.stack(rows, 1), logits[:1]),
+            (state_alone, state[:, :1]))
+    if any((one != other).any() for one, other in same):
+        raise SelfTestError(
+            "one token a call, or the last logits alone, does not give the integers that a whole "
+            "row gives, in the test that the file carries")
 
 
 def _check_close(expected: np.ndarray, logits: np.ndarray) -> None:

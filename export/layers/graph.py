@@ -1,7 +1,7 @@
 """The graphs of a layer and of a ternary matrix alone.
 
 Every tensor of the reference is a value of a layer's graph under the same name, as in
-:mod:`sterna.export.exact.traced`.
+:mod:`sterna.export.graph.exact`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import math
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
-from sterna.export.exact.traced import RecordGraph, ternary_matmul
-from sterna.export.graph.builder import TensorStore, make_proto, opset_imports
-from sterna.export.graph.products import store_trits
+from sterna.export.graph.builder import GraphBuilder, value_info
+from sterna.export.graph.exact import RecordGraph, append_product
+from sterna.export.graph.weights import append_weight
 from sterna.model.layers import Layer
 from sterna.model.layers.layer import input_bits
 from sterna.model.layers.matrix import MANTISSA_BITS, MatrixLayer, Requantization
@@ -42,33 +42,29 @@ def build_layer(layer: Layer) -> onnx.ModelProto:
     has more columns than the graph is exact for, or an integer could leave the exact range of
     float64.
     """
-    layer_bounds(layer)
-    graph, records = TensorStore(), layer.records(x="x.value")
-    nodes = graph.nodes
+    graph, records, bounds = GraphBuilder(), layer.records(x="x.value"), layer_bounds(layer)
     table = np.array(layer.profile.sigmoid_table(), dtype=np.int32)
-    walk = RecordGraph(graph, layer.matrices(), table, ["batch"])
-    nodes.cast("x", TensorProto.DOUBLE, "x.value")
+    walk = RecordGraph(graph, layer.matrices(), table, bounds, ["batch"])
+    graph.cast("x", TensorProto.DOUBLE, "x.value")
     states = [(f"state{i}", channels) for i, channels in enumerate(layer.states)]
     after = walk.append(
-        records, [nodes.cast(name, TensorProto.DOUBLE) for name, _ in states])
-    nodes.cast(result_of(records[-1]), TensorProto.INT32, "y")
+        records, [graph.cast(name, TensorProto.DOUBLE) for name, _ in states])
+    graph.cast(result_of(records[-1]), TensorProto.INT32, "y")
     for (name, _), h in zip(states, after, strict=True):
-        nodes.cast(h, TensorProto.INT32, f"{name}_out")
+        graph.cast(h, TensorProto.INT32, f"{name}_out")
 
     def value(name: str, width: int, text: str) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, TensorProto.INT32, ["batch", width], text)
+        return value_info(name, TensorProto.INT32, ["batch", width], text)
 
     accepted = (_format_text(layer.input) if layer.input else
                 f"{input_bits(layer.profile)} signed bits in any fixed-point format")
     kept = _format_text(layer.profile.h)
-    return make_proto(helper.make_graph(
-        nodes.protos, "sterna_layer",
+    return graph.proto(
+        "sterna_layer",
         [value("x", layer.columns, accepted),
          *(value(name, d, f"{kept}; zeros at the start") for name, d in states)],
         [value("y", layer.rows, _format_text(layer.output)),
-         *(value(f"{name}_out", d, "state for the next call") for name, d in states)],
-        initializer=graph.initializers, value_info=walk.values), opset_imports(),
-        walk.functions)
+         *(value(f"{name}_out", d, "state for the next call") for name, d in states)])
 
 
 def _format_text(fmt: FixedPoint) -> str:
@@ -86,31 +82,26 @@ def build_matrix(layer: MatrixLayer) -> onnx.ModelProto:
         raise ValueError(
             f"the graph is exact for matrices of up to {MOST_COLUMNS:,} columns, "
             f"got {layer.columns:,}")
-    graph = TensorStore()
-    nodes, numbers = graph.nodes, layer.requantization
-    q = nodes.cast("acts", TensorProto.DOUBLE, "acts.value")
-    weight = graph.add("weight", store_trits(layer.weight))
-    nodes.call("TernaryMatMul", [q, weight], ["acc"])
+    graph, numbers = GraphBuilder(), layer.requantization
+    acts = graph.cast("acts", TensorProto.DOUBLE, "acts.value")
+    acc = append_product(graph, acts, append_weight(graph, "weight", layer.weight))
     output = "sums" if numbers is None else "y"
-    value = "acc" if numbers is None else _requantized(graph, numbers)
-    nodes.cast(value, TensorProto.INT32, output)
+    graph.cast(acc if numbers is None else _requantized(graph, acc, numbers),
+               TensorProto.INT32, output)
     text = (f"{layer.output_bits} signed bits" if numbers is None else
             f"{numbers.output.bits} signed bits, {numbers.output.frac} of them fraction bits")
-    return make_proto(helper.make_graph(
-        nodes.protos, "sterna_matrix",
-        [helper.make_tensor_value_info("acts", TensorProto.INT8, ["batch", layer.columns])],
-        [helper.make_tensor_value_info(output, TensorProto.INT32, ["batch", layer.rows], text)],
-        initializer=graph.initializers), opset_imports(), [ternary_matmul()])
+    return graph.proto(
+        "sterna_matrix", [value_info("acts", TensorProto.INT8, ["batch", layer.columns])],
+        [value_info(output, TensorProto.INT32, ["batch", layer.rows], text)])
 
 
-def _requantized(graph: TensorStore, numbers: Requantization) -> str:
+def _requantized(graph: GraphBuilder, acc: str, numbers: Requantization) -> str:
     """``sat(rs(acc * k, shift) + bias)`` of the sums, in float64."""
     # At most 128 a column, times the mantissa, plus the half that rounds: never near 2^52.
     assert 128 * MOST_COLUMNS << MANTISSA_BITS < 1 << CARRIER_BITS - 1
     assert 1 << NumericProfile.max_shift < 1 << CARRIER_BITS - 1
-    nodes = graph.nodes
     # A whole number of MANTISSA_BITS times a power of two: one multiplication, exact.
-    scaled = nodes.op("Mul", ["acc", nodes.constant(math.ldexp(numbers.k, -numbers.shift))])
-    bias = nodes.cast(graph.store("bias", numbers.bias), TensorProto.DOUBLE)
-    wide = nodes.op("Add", [nodes.round(scaled), bias])
-    return nodes.saturate(wide, numbers.output)
+    scaled = graph.op("Mul", [acc, graph.constant(math.ldexp(numbers.k, -numbers.shift))])
+    bias = graph.cast(graph.store("bias", numbers.bias), TensorProto.DOUBLE)
+    wide = graph.op("Add", [graph.round(scaled), bias])
+    return graph.saturate(wide, numbers.output)

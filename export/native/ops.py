@@ -1,8 +1,7 @@
 """The compiled operators: compiling them on demand, under onnxruntime, and alone.
 
-A registered operator takes the place of the model-local function with the same domain and
-name, so the very same file runs with and without the library. docs/native-ops.md tells what it
-computes and how a kernel is chosen.
+The very same file runs with and without the library: with it, a graph of operators is made of its
+tensors. docs/native-ops.md tells what they compute and how a kernel is chosen.
 """
 
 from __future__ import annotations
@@ -16,10 +15,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
 
-from sterna.export.graph.builder import DOMAIN
-from sterna.export.graph.metadata import PROFILE_ATTRIBUTE, PROFILE_NAMES
+from sterna.export.native.graph import operator_graph
 from sterna.model.cpp_library import CompileError, CppLibrary, NoCompilerError
 from sterna.model.layers import TernaryMatrix as LayerMatrix
 
@@ -116,43 +113,14 @@ def register_ops(options: Any, library: Path) -> None:
 def with_ops(
     proto: onnx.ModelProto, version: str = onnxruntime.__version__,
 ) -> onnx.ModelProto:
-    """The graph to load when the operators are registered: a copy of ``proto``.
+    """The graph to load when the operators are registered, in place of the exact graph ``proto``.
 
-    Its nodes carry the numbers of their profile by name, as the operators read them, where the
-    file has one list. onnxruntime before 1.31 gives no 2-bit integers to custom operators: for
-    such a ``version`` the copy holds the operators' weights as int8, four times as large in
-    memory. The result is the same.
-
-    Raises
-    ------
-    OpsError
-        If a list is not as long as Sterna writes it.
+    Inputs, outputs and integers are the same. onnxruntime before 1.31 gives no 2-bit integers to
+    custom operators: for such a ``version`` the weights are int8, four times as large in memory.
+    The model must be of Sterna's own architecture.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    nodes = [node for node in copy.graph.node if node.domain == DOMAIN]
-    for node in nodes:
-        _name_numbers(node)
-    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < _INT2_SINCE:
-        used = {name for node in nodes for name in node.input}
-        for tensor in copy.graph.initializer:
-            if tensor.name in used and tensor.data_type == TensorProto.INT2:
-                values = numpy_helper.to_array(tensor).astype(np.int8)
-                tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
-    return copy
-
-
-def _name_numbers(node: onnx.NodeProto) -> None:
-    """Put one attribute for each number of the profile in place of their list."""
-    for listed in [each for each in node.attribute if each.name == PROFILE_ATTRIBUTE]:
-        if len(listed.ints) != len(PROFILE_NAMES):
-            raise OpsError(
-                f"{node.op_type}: attribute {PROFILE_ATTRIBUTE} must be {len(PROFILE_NAMES)} whole "
-                f"numbers, got {len(listed.ints)}")
-        node.attribute.extend(
-            helper.make_attribute(name, value)
-            for name, value in zip(PROFILE_NAMES, listed.ints, strict=True))
-        node.attribute.remove(listed)
+    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    return operator_graph(proto, two_bit=found >= _INT2_SINCE)
 
 
 def kernel_name(library: Path, kernel: str = "") -> str:

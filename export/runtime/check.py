@@ -8,16 +8,14 @@ import numpy as np
 import onnx
 
 from sterna.export.forms.selftest import signal_to_noise
-from sterna.export.graph.metadata import GraphInfo, GraphKind
-from sterna.export.runtime.runtime import OnnxSequence, OnnxStep, Source, read_graph, token_array
+from sterna.export.graph.metadata import GraphInfo
+from sterna.export.runtime.runtime import OnnxModel, Source, read_graph, token_array
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference, compare
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.taps import TapRecorder
 
 __all__ = ["ExactReport", "check_close", "check_exact"]
-
-_CHUNK_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +24,16 @@ class ExactReport:
 
     Parameters
     ----------
-    kind
-        Which graph was checked.
     tokens
         How many tokens were run, all sequences together.
     logits, state
-        Values compared and mismatches: the logits of every token; the state after every
-        token (step graph) or every call (sequence graph).
+        Values compared and mismatches: the logits of every token, the state after every call.
     first
         The first tensor inside the model that differs, in order of computation.
     same_model
         Whether the graph says that it was made from the model it is compared with.
     """
 
-    kind: GraphKind
     tokens: int
     logits: Comparison
     state: Comparison
@@ -58,7 +52,7 @@ class ExactReport:
         return self.total.passed
 
     def __str__(self) -> str:
-        text = f"{self.kind.value} graph, {self.tokens} tokens: {self.total}"
+        text = f"{self.tokens} tokens: {self.total}"
         return text if self.passed or self.same_model else (
             f"{text} (the graph was exported from another quantised model)")
 
@@ -66,8 +60,8 @@ class ExactReport:
 def check_exact(model: QuantizedModel, source: Source, tokens: np.ndarray) -> ExactReport:
     """Run a graph under onnxruntime and compare it with the integer reference.
 
-    The graph carries its own state from call to call: a step graph is called for each
-    token, a sequence graph for each 128. After the first mismatch that call is repeated
+    The graph carries its own state from call to call, of which each has one token more than the
+    one before, unless the graph takes only one. After the first mismatch that call is repeated
     with every inner tensor as an output, which names the first one that is wrong, and
     later calls start from the reference's state, so that the mismatches are not all one.
 
@@ -76,7 +70,7 @@ def check_exact(model: QuantizedModel, source: Source, tokens: np.ndarray) -> Ex
     model
         The quantised model that defines what is right.
     source
-        A step or sequence graph, or the path of one.
+        A graph, or the path of one.
     tokens
         Whole numbers ``[batch, length]``.
 
@@ -92,28 +86,25 @@ def check_exact(model: QuantizedModel, source: Source, tokens: np.ndarray) -> Ex
             f"check_exact compares integers, and the graph has the float form {info.form}: take "
             f"check_close")
     tokens = token_array(tokens, ["batch", "length"], model.vocab)
-    graph = _runner(proto, info.kind)
-    reference = IntegerModel(model)
-    chunk = 1 if info.kind is GraphKind.STEP else _CHUNK_TOKENS
+    graph, reference = OnnxModel(proto), IntegerModel(model)
     right, mine = reference.start(len(tokens)), graph.start(len(tokens))
     logits = state = Comparison()
-    first = None
-    for t in range(0, tokens.shape[1], chunk):
-        part, before = tokens[:, t:t + chunk], right
+    first, t, length = None, 0, 1
+    while t < tokens.shape[1]:
+        part, before = tokens[:, t:t + length], right
         expected, right = reference.run(part, before)
         got, mine = graph.run(part, mine if first is None else before)
         logits += compare(
             "logits", expected.swapaxes(0, 1), got.swapaxes(0, 1), first_token=t)
-        last = t + part.shape[1] - 1
-        for layer in range(len(model.states)):
-            state += compare(
-                f"layer{layer}.mlgru.h", right[None, layer], mine[None, layer],
-                first_token=last)
+        for layer, record in enumerate(model.states):
+            state += compare(record.name, right[None, layer], mine[None, layer],
+                             first_token=t + part.shape[1] - 1)
         if first is None and logits.mismatches + state.mismatches:
-            first = _locate(reference, _runner(proto, info.kind, None), part, before, t)
+            first = _locate(reference, OnnxModel(proto, taps=None), part, before, t)
             first = first or (logits + state).first
-    return ExactReport(
-        info.kind, tokens.size, logits, state, first, info.model_sha256 == model.sha256)
+        t += part.shape[1]
+        length += not info.one_token
+    return ExactReport(tokens.size, logits, state, first, info.model_sha256 == model.sha256)
 
 
 def check_close(model: QuantizedModel, source: Source, tokens: np.ndarray) -> float:
@@ -134,7 +125,7 @@ def check_close(model: QuantizedModel, source: Source, tokens: np.ndarray) -> fl
             f"take check_exact")
     tokens = token_array(tokens, ["batch", "length"], model.vocab)
     right, _ = IntegerModel(model).run(tokens)
-    got, _ = _runner(proto, info.kind).run(tokens)
+    got, _ = OnnxModel(proto).run(tokens)
     return signal_to_noise(right * 2.0 ** -model.logit.frac, got)
 
 
@@ -149,14 +140,8 @@ def _graph_of(model: QuantizedModel, source: Source) -> tuple[onnx.ModelProto, G
     return proto, info
 
 
-def _runner(
-    proto: onnx.ModelProto, kind: GraphKind, taps: tuple[()] | None = (),
-) -> OnnxStep | OnnxSequence:
-    return (OnnxStep if kind is GraphKind.STEP else OnnxSequence)(proto, taps=taps)
-
-
 def _locate(
-    reference: IntegerModel, graph: OnnxStep | OnnxSequence, tokens: np.ndarray,
+    reference: IntegerModel, graph: OnnxModel, tokens: np.ndarray,
     state: np.ndarray, first_token: int,
 ) -> Difference | None:
     """The first tensor that differs: by token, then in order of computation."""

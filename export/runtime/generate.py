@@ -21,7 +21,7 @@ _LARGEST_SEED = (1 << 32) - 1
 
 
 class Stepper(Protocol):
-    """What text is written with: ``Session``, ``OnnxStep`` and others."""
+    """What text is written with: ``Session``, ``OnnxModel`` and others."""
 
     info: GraphInfo
 

@@ -6,12 +6,11 @@ expected and what was given.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -19,20 +18,18 @@ import onnxruntime
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has no types
 from onnx import TensorProto, helper, numpy_helper
 
-from sterna.export.exact.traced import build_step
-from sterna.export.graph.builder import MINIMUM_ONNXRUNTIME, OPSET
-from sterna.export.graph.metadata import Form, GraphInfo, GraphKind, OnnxFileError
-from sterna.export.graph.products import BLOCK, CONTRIB
+from sterna.export.forms.forms import build
+from sterna.export.graph.builder import CONTRIB, MINIMUM_ONNXRUNTIME, OPSET
+from sterna.export.graph.fast import BLOCK
+from sterna.export.graph.metadata import Form, GraphInfo, OnnxFileError
 from sterna.export.native.ops import kernel_name, register_ops, with_ops
 from sterna.model.checks import whole_number
-from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.taps import Tap, ignore
 
-__all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "check_ops_form", "graph_name",
-           "has_layers", "has_two_bit_kernels", "open_session", "read_graph", "read_proto",
-           "state_array", "step_with_taps", "thread_count", "token_array", "two_bit_blocks",
-           "with_taps"]
+__all__ = ["OnnxModel", "Source", "check_ops_form", "graph_name", "has_two_bit_kernels",
+           "open_session", "read_graph", "read_proto", "state_array", "thread_count",
+           "token_array", "two_bit_blocks", "with_taps"]
 
 _LARGEST_REAL = 1e6
 Source: TypeAlias = str | Path | onnx.ModelProto
@@ -103,8 +100,7 @@ def has_two_bit_kernels(block: int = BLOCK) -> bool:
 
 def two_bit_blocks(proto: onnx.ModelProto) -> set[int]:
     """The block sizes of the 2-bit products in a graph."""
-    nodes = [*proto.graph.node, *(node for each in proto.functions for node in each.node)]
-    return {attribute.i for node in nodes if node.op_type == "MatMulNBits"
+    return {attribute.i for node in proto.graph.node if node.op_type == "MatMulNBits"
             for attribute in node.attribute if attribute.name == "block_size"}
 
 
@@ -147,32 +143,64 @@ def with_taps(
 ) -> onnx.ModelProto:
     """Make inner tensors of an exact graph outputs of a copy of it: ``names``, or with None all.
 
-    The added outputs are in the order of computation, float64 ``[batch, width]`` or ``[length,
-    batch, width]``. Raises ValueError if the graph has no tensor of one of the names.
+    The added outputs are in the order of computation, float64 ``[length, batch, width]``, or
+    ``[batch, width]`` of a graph of one token. Raises ValueError if the graph has no tensor of one
+    of the names.
     """
-    known = {value.name: value for value in proto.graph.value_info}
+    values = {value.name: value for value in proto.graph.value_info}
+    parts = {name: _parts(name) for name in values}
+    known = [part for each in parts.values() for part in each]
     unknown = [name for name in names or () if name not in known]
     if unknown:
         raise ValueError(
             f"the graph has no tensor called {unknown[0]!r}; its tensors have names "
-            f"like {next(iter(known))!r} and {list(known)[-1]!r}")
-    added = [name for name in known if names is None or name in names]
+            f"like {known[0]!r} and {known[-1]!r}")
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    copy.graph.output.extend(known[name] for name in added)
     del copy.graph.value_info[:]
-    copy.graph.value_info.extend(
-        value for name, value in known.items() if name not in added)
+    for name, value in values.items():
+        wanted = [part for part in parts[name] if names is None or part in names]
+        if len(parts[name]) > 1 and wanted:
+            _append_parts(copy.graph, name, parts[name], values)
+        copy.graph.output.extend(value if part == name else onnx.ValueInfoProto(
+            name=part, type=helper.make_tensor_type_proto(TensorProto.DOUBLE, None))
+            for part in wanted)
+        if not wanted:
+            copy.graph.value_info.append(value)
     return copy
 
 
-class OnnxGraph(ABC):
-    """A graph under onnxruntime; checks what goes in.
+def _parts(name: str) -> list[str]:
+    """The tensors that lie side by side in the value ``name``."""
+    stem, _, kind = name.rpartition(".")
+    return [f"{member}.{kind}" for member in stem.split("+")] if "+" in stem else [name]
+
+
+def _append_parts(
+    graph: onnx.GraphProto, name: str, parts: Sequence[str],
+    values: Mapping[str, onnx.ValueInfoProto],
+) -> None:
+    """Append nodes that split the value ``name``; a scale has one number for all rows."""
+    rows = [values[f"{part.rpartition('.')[0]}.z"].type.tensor_type.shape.dim[-1].dim_value
+            for part in parts]
+    scales = name.endswith(".a")
+    sizes, first = f"{name}.sizes", f"{name}.first"
+    graph.initializer.append(numpy_helper.from_array(np.array(rows), sizes))
+    outputs = [f"{part}.rows" for part in parts] if scales else list(parts)
+    graph.node.append(helper.make_node("Split", [name, sizes], outputs, axis=-1))
+    if scales:
+        graph.initializer.append(numpy_helper.from_array(np.array([0]), first))
+        graph.node.extend(helper.make_node("Gather", [output, first], [part], axis=-1)
+                          for output, part in zip(outputs, parts, strict=True))
+
+
+class OnnxModel:
+    """A graph under onnxruntime; checks what goes in, and stands in for ``IntegerModel``.
 
     Parameters
     ----------
     source
-        Path of an ONNX file, or the graph itself.
+        Path of an ONNX file, or the graph itself; of a quantised model its exact graph is built.
     threads
         Threads that one operator may use.
     taps
@@ -188,167 +216,96 @@ class OnnxGraph(ABC):
     Raises
     ------
     OnnxFileError
-        If the file cannot be read, is no Sterna graph of this kind, or onnxruntime is too old.
+        If the file cannot be read, is no Sterna graph, or onnxruntime is too old.
     ValueError
         If threads is not from 1 to 256 or a tap is unknown.
+
+    >>> from sterna.model.quantized import load_model
+    >>> from sterna.model.quantized.taps import TapRecorder
+    >>> recorder = TapRecorder()
+    >>> graph = OnnxModel(load_model("tiny"), taps=["layer0.mlgru.f.z"])
+    >>> _ = graph.run(np.array([[72, 105]]), tap=recorder)
+    >>> recorder["layer0.mlgru.f.z"].shape      # tokens, batch, channels
+    (2, 1, 128)
     """
 
-    kind: ClassVar[GraphKind]
-
     def __init__(
-        self, source: Source, *, threads: int = 1, taps: Sequence[str] | None = (),
-        ops: Path | None = None, options: onnxruntime.SessionOptions | None = None,
-        name: str = "",
+        self, source: Source | QuantizedModel, *, threads: int = 1,
+        taps: Sequence[str] | None = (), ops: Path | None = None,
+        options: onnxruntime.SessionOptions | None = None, name: str = "",
     ) -> None:
         threads = thread_count(threads)
+        if isinstance(source, QuantizedModel):
+            source = build(source)
         proto, self.info = read_graph(source)
-        name = name or graph_name(source)
-        if self.info.kind is not self.kind:
-            raise OnnxFileError(
-                f"{name}: expected a {self.kind.value} graph, got a {self.info.kind.value} graph")
         proto = with_taps(
             proto, None if taps is None else [tap for tap in taps if tap != "logits"])
-        self._session = open_session(proto, name, threads, ops, options)
-        self._tokens_input, self._state_input = (
-            each.name for each in self._session.get_inputs())
+        self._session = open_session(proto, name or graph_name(source), threads, ops, options)
         self._taps = [each.name for each in self._session.get_outputs()][2:]
+        self._most = 1 if self.info.one_token else _CHUNK
 
     def start(self, batch: int = 1) -> np.ndarray:
         """The state at the start of a sequence: zeros ``[layers, batch, d]``, int32; float32
         of a float form."""
         layers, d = self.info.shape
-        shape = (layers, whole_number("batch", batch, 0), d)
-        return np.zeros(shape, self._state_type)
-
-    @abstractmethod
-    def advance(
-        self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
-    ) -> _Advance:
-        """Run a row of tokens call by call.
-
-        ``tokens`` whole numbers ``[batch, length]``, ``state`` ``[layers, batch, d]`` or None
-        for the start. ``tap`` is called with every tensor asked for, int64, and with the
-        logits, once for each token. Yields the logits ``[batch, n, vocab]`` of the n tokens of
-        each call, and the state after it. ValueError if a shape is wrong, a token outside the
-        vocabulary or the state outside of its format.
-        """
+        return np.zeros((layers, whole_number("batch", batch, 0), d), self._state_type)
 
     def run(
         self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Run a row as :meth:`advance` does; return logits ``[batch, length, vocab]``, int32 or
-        in a float form float32, and the last state."""
+        """Run a row of tokens for each sequence, up to 256 a call: memory grows with them.
+
+        ``tokens`` whole numbers ``[batch, length]``, ``state`` ``[layers, batch, d]`` or None
+        for the start. ``tap`` is called with every tensor asked for, int64, and with the
+        logits, once for each token. Returns logits ``[batch, length, vocab]`` and the last state
+        ``[layers, batch, d]``: int32, or float32 in real units for float forms. ValueError if a
+        shape is wrong, a token outside the vocabulary or the state outside of its format.
+        """
         rows = []
-        for part in self.advance(tokens, state, tap):
+        for part in self._advance(tokens, state, 0, tap):
             rows.append(part[0])
         return np.concatenate(rows, axis=1), part[1]
 
     def prefill(
         self, tokens: np.ndarray, state: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Run a row as :meth:`advance` does; return the logits after the last token,
+        """Run a row as :meth:`run` does, but return only the logits after the last token,
         ``[batch, vocab]``, and the last state."""
-        (logits, state), = deque(self.advance(tokens, state), maxlen=1)
+        (logits, state), = deque(self._advance(tokens, state, -1), maxlen=1)
         return logits[:, -1], state
-
-    @property
-    def _state_type(self) -> type[np.generic]:
-        return np.int32 if self.info.exact else np.float32
-
-    def _call(
-        self, tokens: np.ndarray, state: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        """Run the graph on checked tokens; the last result holds the taps in order of
-        computation."""
-        state = state_array(state, self.info, tokens.shape[0])
-        results: list[Any] = self._session.run(None, {
-            self._tokens_input: tokens,
-            self._state_input: state.astype(self._state_type, copy=False)})
-        taps = {name: value.astype(np.int64)
-                for name, value in zip(self._taps, results[2:], strict=True)}
-        return results[0], results[1], taps
-
-
-class OnnxStep(OnnxGraph):
-    """A step graph under onnxruntime; stands in for ``IntegerModel``."""
-
-    kind = GraphKind.STEP
 
     def step(
         self, tokens: np.ndarray, state: np.ndarray, tap: Tap = ignore,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Advance every sequence by one token.
+        """Advance every sequence by one token, ``tokens`` being ``[batch]``, as :meth:`run` does.
 
-        ``tokens`` whole numbers ``[batch]``, ``state`` ``[layers, batch, d]``. ``tap`` is
-        called with every tensor asked for, int64, and with the logits. Returns logits
-        ``[batch, vocab]`` and the new state ``[layers, batch, d]``: int32, or float32 in real
-        units for float forms. Refuses what :meth:`advance` refuses.
+        Returns logits ``[batch, vocab]`` and the new state.
         """
-        tokens = token_array(tokens, ["batch"], self.info.vocab)
-        logits, state, taps = self._call(tokens, state)
-        for name, value in taps.items():
-            # The traced graph has [batch, width], the others [1, batch, width].
-            tap(name, value.reshape(len(logits), -1))
-        tap("logits", logits.astype(np.int64))
-        return logits, state
+        column = token_array(tokens, ["batch"], self.info.vocab)[:, None]
+        logits, state = self.run(column, state, tap)
+        return logits[:, 0], state
 
-    def advance(
-        self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
+    def _advance(
+        self, tokens: np.ndarray, state: np.ndarray | None, logits_from: int, tap: Tap = ignore,
     ) -> _Advance:
-        """One call for each token."""
+        """The logits and the state after each call."""
         tokens = token_array(tokens, ["batch", "length"], self.info.vocab)
         state = self.start(len(tokens)) if state is None else state
-        for column in tokens.T:
-            logits, state = self.step(column, state, tap)
-            yield logits[:, None], state
-
-
-class OnnxSequence(OnnxGraph):
-    """A sequence graph under onnxruntime."""
-
-    kind = GraphKind.SEQUENCE
-
-    def advance(
-        self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
-    ) -> _Advance:
-        """Calls of up to 256 tokens: memory grows with them."""
-        tokens = token_array(tokens, ["batch", "length"], self.info.vocab)
-        state = self.start(len(tokens)) if state is None else state
-        for first in range(0, tokens.shape[1], _CHUNK):
-            logits, state, taps = self._call(tokens[:, first:first + _CHUNK], state)
-            # The traced graph has [length, batch, width], the others [1, length * batch, width].
-            by_time = {name: value.reshape(logits.shape[1], len(tokens), -1)
-                       for name, value in taps.items()}
+        feeds = {} if self.info.one_token else {"logits_from": np.array([logits_from])}
+        for first in range(0, tokens.shape[1], self._most):
+            state = state_array(state, self.info, len(tokens))
+            logits, state, *taps = self._session.run(None, feeds | {
+                "tokens": tokens[:, first:first + self._most],
+                "state": state.astype(self._state_type, copy=False)})
             for t in range(logits.shape[1]):
-                for name, value in by_time.items():
-                    tap(name, value[t])
+                for name, value in zip(self._taps, taps, strict=True):
+                    tap(name, (value if self.info.one_token else value[t]).astype(np.int64))
                 tap("logits", logits[:, t].astype(np.int64))
             yield logits, state
 
-
-def step_with_taps(model: QuantizedModel, names: Sequence[str] | None = None) -> OnnxStep:
-    """Build the step graph of ``model`` with inner tensors as further outputs.
-
-    Its ``step(tokens, state, tap)`` and ``run(tokens, state, tap)`` call ``tap`` with the
-    tensors ``names`` (None: all) under the names and in the layout of the integer
-    reference, so a ``TapRecorder`` collects onnxruntime's own tensors:
-
-    >>> from sterna.model.config import ModelConfig
-    >>> from sterna.model.quantized.taps import TapRecorder
-    >>> from sterna.model.profile import S16
-    >>> from sterna.model.quantized.synthetic import random_model
-    >>> model = random_model(ModelConfig(d=8, layers=1, dff=12), S16)
-    >>> recorder = TapRecorder()
-    >>> _ = step_with_taps(model, ["layer0.mlgru.f.z"]).run(np.array([[72, 105]]), tap=recorder)
-    >>> recorder["layer0.mlgru.f.z"].shape      # steps, batch, channels
-    (2, 1, 8)
-
-    Raises
-    ------
-    ValueError
-        If the model does not fit the exact form, or a name is unknown.
-    """
-    return OnnxStep(build_step(model), taps=names)
+    @property
+    def _state_type(self) -> type[np.generic]:
+        return np.int32 if self.info.exact else np.float32
 
 
 def state_array(state: object, info: GraphInfo, batch: int | None = None) -> np.ndarray:
@@ -369,7 +326,7 @@ def state_array(state: object, info: GraphInfo, batch: int | None = None) -> np.
             f"state must be {numbers} numbers [layers, batch, d] = "
             f"[{layers}, {'batch' if batch is None else batch}, {d}], "
             f"got {array.dtype} {list(array.shape)}")
-    h = FixedPoint(info.state_bits, 0)
+    h = info.state_format
     # A float state is a convex combination of candidates, which do not saturate.
     low, high = (h.min, h.max) if info.exact else (-_LARGEST_REAL, _LARGEST_REAL)
     if array.size and not low <= array.min() <= array.max() <= high:
@@ -394,11 +351,6 @@ def check_ops_form(form: Form, name: str, own: bool) -> None:
     if not own:
         raise ValueError(f"{name}: the library of operators goes only with models of Sterna's own "
                          f"architecture, not with a converted one")
-
-
-def has_layers(proto: onnx.ModelProto) -> bool:
-    """Whether a graph has the nodes whose place the library of operators takes."""
-    return any(node.op_type == "MlgruLayer" for node in proto.graph.node)
 
 
 def token_array(tokens: object, axes: Sequence[str], vocab: int) -> np.ndarray:

@@ -6,25 +6,19 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
-import onnx
 import onnxruntime
 
-from sterna.export.forms.forms import sequence_path
 from sterna.export.forms.selftest import SelfTestError, check_checksum, check_self_test
 from sterna.export.graph.metadata import GraphInfo, OnnxFileError
 from sterna.export.native.ops import build_ops
 from sterna.export.runtime.generate import Piece, generate, prompt_texts
 from sterna.export.runtime.runtime import (
-    OnnxGraph,
-    OnnxSequence,
-    OnnxStep,
+    OnnxModel,
     Source,
     check_ops_form,
     graph_name,
-    has_layers,
     has_two_bit_kernels,
     read_graph,
     state_array,
@@ -34,7 +28,6 @@ from sterna.export.runtime.runtime import (
 
 __all__ = ["Session"]
 
-_Graph = TypeVar("_Graph", bound=OnnxGraph)
 _MAGIC = b"sterna state 1\n"
 
 
@@ -47,11 +40,7 @@ class Session:
     Parameters
     ----------
     source
-        Path of a step graph (``NAME.onnx``), or the graph itself.
-    sequence
-        The sequence graph of the same model and form, used for prompts. By default the
-        file ``NAME.sequence.onnx`` beside ``source``, if there is one; without it, prompts
-        go through the step graph.
+        Path of the file, or the graph itself.
     threads
         Threads that one operator may use. A second one gains nothing up to about d = 512
         (benchmarks/threads.py).
@@ -80,73 +69,47 @@ class Session:
     Examples
     --------
     >>> from sterna.export.forms.forms import build
-    >>> from sterna.export.graph.metadata import GraphKind
     >>> from sterna.model.quantized import load_model
-    >>> session = Session(build(load_model("tiny"), "exact", GraphKind.STEP))
+    >>> session = Session(build(load_model("tiny")))
     >>> session.complete(["The for"], tokens=10, temperature=0)
     ['m formatti']
     """
 
     def __init__(
-        self, source: Source, *, sequence: Source | None = None, threads: int = 1,
-        ops: str | Path | bool | None = None, allow_slow: bool = False,
-        options: onnxruntime.SessionOptions | None = None,
+        self, source: Source, *, threads: int = 1, ops: str | Path | bool | None = None,
+        allow_slow: bool = False, options: onnxruntime.SessionOptions | None = None,
     ) -> None:
-        self._threads = thread_count(threads)
-        self._allow_slow = allow_slow
-        self._options = options
+        threads = thread_count(threads)
         proto, self.info = read_graph(source)
-        """What the file says about itself: form, shape, profile, model."""
+        """What the file says about itself: form, records, profile, model."""
+        name = graph_name(source)
         if ops:     # refused before it is compiled, not after
-            check_ops_form(self.info.form, graph_name(source), has_layers(proto))
-        self._ops = _library(ops)
-        self._step = self._open(OnnxStep, proto, self.info, graph_name(source))
-        if sequence is None and not isinstance(source, onnx.ModelProto):
-            beside = sequence_path(source)
-            sequence = beside if beside.exists() else None
-        self._row: OnnxGraph = self._step
-        if sequence is not None:
-            proto, info = read_graph(sequence)
-            if (info.model_sha256, info.form) != (self.info.model_sha256, self.info.form):
-                raise OnnxFileError(
-                    f"{graph_name(sequence)}: a sequence graph of another model or form than "
-                    f"{graph_name(source)}; export both again, or remove it")
-            self._row = self._open(OnnxSequence, proto, info, graph_name(sequence))
-
-    def _open(
-        self, graph: type[_Graph], proto: onnx.ModelProto, info: GraphInfo, name: str,
-    ) -> _Graph:
+            check_ops_form(self.info.form, name, self.info.is_own)
+        library = _library(ops)
         try:
             check_checksum(proto)
-            if not self._allow_slow and not all(
+            if not allow_slow and not all(
                     has_two_bit_kernels(block) for block in two_bit_blocks(proto)):
                 raise OnnxFileError(
                     f"this onnxruntime has no 2-bit kernels for this processor, and would run "
-                    f"the form {info.form} many times slower than float; export with --form "
+                    f"the form {self.info.form} many times slower than float; export with --form "
                     "exact instead")
-            opened = graph(
-                proto, threads=self._threads, ops=self._ops, options=self._options, name=name)
-            check_self_test(proto, info, opened.run)
+            self._graph = OnnxModel(
+                proto, threads=threads, ops=library, options=options, name=name)
+            check_self_test(proto, self.info, self._graph)
         except SelfTestError as error:
-            raise SelfTestError(
-                f"{name}: {error}; {self._advice(info)}") from error
+            advice = (f"the library {library} is wrong: build it again, or go without it"
+                      if library else "this onnxruntime computes something else")
+            raise SelfTestError(f"{name}: {error}; {advice}") from error
         except OnnxFileError as error:
             known = str(error).startswith(f"{name}: ")
             raise OnnxFileError(str(error) if known else f"{name}: {error}") from error
-        return opened
-
-    def _advice(self, info: GraphInfo) -> str:
-        if self._ops is not None:
-            return f"the library {self._ops} is wrong: build it again, or go without it"
-        return ("this onnxruntime computes something else"
-                + ("" if info.form in ("exact", "traced")
-                   else "; export with --form exact instead"))
 
     # One call ----------------------------------------------------------------------
 
     def start(self, batch: int = 1) -> np.ndarray:
         """The state before any token, ``[layers, batch, d]``: zeros, int32 or float32."""
-        return self._step.start(batch)
+        return self._graph.start(batch)
 
     def step(self, tokens: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Advance every sequence by one token.
@@ -160,7 +123,7 @@ class Session:
             If a shape is wrong, a token outside the vocabulary, or the state of another
             type or range.
         """
-        return self._step.step(tokens, state)
+        return self._graph.step(tokens, state)
 
     def run(
         self, tokens: np.ndarray, state: np.ndarray | None = None,
@@ -172,7 +135,7 @@ class Session:
         ValueError
             As :meth:`step`.
         """
-        return self._row.run(tokens, state)
+        return self._graph.run(tokens, state)
 
     def prefill(
         self, tokens: np.ndarray, state: np.ndarray | None = None,
@@ -185,7 +148,7 @@ class Session:
         ValueError
             As :meth:`step`.
         """
-        return self._row.prefill(tokens, state)
+        return self._graph.prefill(tokens, state)
 
     # Text --------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from sterna.export.forms.forms import Form, build, serialize
-from sterna.export.graph.metadata import GraphKind
 from sterna.model.cache import cache_folder
 from sterna.model.checks import one_of
 from sterna.model.files import write_atomically
@@ -103,7 +102,7 @@ def write_page(
         if entry.is_file() and not entry.name.endswith((".py", ".pyc"))}
     contents["check.json"] = json.dumps(
         record_reference(model, check_tokens), separators=(",", ":")) + "\n"
-    contents["model.onnx"] = serialize(build(model, form, GraphKind.STEP))
+    contents["model.onnx"] = serialize(build(model, form, one_token=True))
     contents |= {_RUNTIME_NAMES[name]: data for name, data in runtime_files(runtime).items()}
     return write_folder(Path(folder), contents, _facts(model))
 

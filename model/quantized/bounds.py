@@ -33,9 +33,9 @@ from sterna.model.quantized.records import (
 )
 
 if TYPE_CHECKING:   # which checks itself with what is here
-    from sterna.model.quantized.file import Projection, QuantizedModel
+    from sterna.model.quantized.file import Projection
 
-__all__ = ["CARRIER_BITS", "MOST_COLUMNS", "check_bounds", "folds_biases", "tensor_bounds"]
+__all__ = ["CARRIER_BITS", "MOST_COLUMNS", "check_bounds", "folds_bias", "tensor_bounds"]
 
 CARRIER_BITS = 52
 MOST_COLUMNS = ((1 << 31) - 1) // 255
@@ -169,17 +169,11 @@ def check_bounds(
     return bounds
 
 
-def folds_biases(model: QuantizedModel) -> bool:
-    """Whether ``acc * A * 2^-shift + bias + 1/2 + x`` is exact before its floor is taken.
+def folds_bias(record: Project, own: Projection) -> bool:
+    """Whether ``acc * A * 2^-shift + bias + 1/2`` is exact before its floor is taken.
 
     It is unless a shift is so large that the fraction and the bias together pass float64,
     which takes 36 bits or more; trained models have 9 to 14.
     """
-    for record in model.records:
-        if isinstance(record, Project):
-            shift = model.projections[record.name].shift
-            product = 127 * record.columns * _combined(record)
-            added = (1 << record.output.bits) + _reach(model.profile.x) + 1
-            if product + (added << shift) >= 1 << CARRIER_BITS:
-                return False
-    return True
+    added = (1 << record.output.bits) + 1
+    return 127 * record.columns * _combined(record) + (added << own.shift) < 1 << CARRIER_BITS

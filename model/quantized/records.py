@@ -21,7 +21,7 @@ from sterna.model.profile import FixedPoint, NumericProfile
 __all__ = ["Add", "Embedding", "Energy", "Multiply", "Narrow", "Norm", "Project", "Quantize",
            "Record", "Recur", "Root", "Scale", "Sigmoid", "bitlinear", "glu", "glu_cell",
            "language_model", "mlgru", "mlgru_cell", "reads", "records_from_json",
-           "records_to_json", "residual", "result_of", "shape_and_profile"]
+           "records_to_json", "residual", "result_of", "row_suffix", "shape_and_profile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +238,23 @@ def reads(record: Record) -> dict[str, int]:
             return dict.fromkeys((record.x, record.y), record.width)
         case _:
             return {record.x: record.width}
+
+
+def row_suffix(records: Sequence[Record]) -> tuple[int, str]:
+    """Where the longest run of last records begins in which no token needs another: behind the last
+    recurrence, and reading only one value of the records before; and that value."""
+    found: tuple[int, str] = (len(records), "")
+    inside: set[str] = set()
+    outside: set[str] = set()
+    for index in range(len(records) - 1, -1, -1):
+        record = records[index]
+        if isinstance(record, Recur | Embedding):
+            break
+        inside |= _gives(record).keys()
+        outside = (outside | reads(record).keys()) - inside
+        if len(outside) == 1:
+            found = index, next(iter(outside))
+    return found
 
 
 # In files -----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sterna.export.runtime.runtime import step_with_taps
+from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.core.plan.request import Request
 from sterna.hw.testbench.stimulus import Activations
 from sterna.model.quantized import QuantizedModel
@@ -34,7 +34,7 @@ def record_activations(
         return Activations(tokens, {}, {}, Comparison())
     of_reference, of_onnx = TapRecorder(names), TapRecorder(names)
     IntegerModel(model).run(tokens[None, :], tap=of_reference)
-    step_with_taps(model, names).run(tokens[None, :], tap=of_onnx)
+    OnnxModel(model, taps=names).run(tokens[None, :], tap=of_onnx)
     reference = {name: of_reference[name][:, 0] for name in names}
     onnx = {name: of_onnx[name][:, 0] for name in names}
     agreement = sum(

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sterna.export.exact.traced import build_step
-from sterna.export.runtime.runtime import OnnxStep
+from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.core_product import CORE
 from sterna.hw.core.plan.core_params import MAX_SEQUENCES, CoreParams
@@ -271,7 +270,7 @@ def _run_in_cpp(
     progress("run")
     run = core.run([[request] for request in requests], on_tokens=on_tokens)
     progress("compute the answers with the reference and onnxruntime")
-    oracles = (IntegerModel(model), OnnxStep(build_step(model)))
+    oracles = (IntegerModel(model), OnnxModel(model))
     answers = [[answer(oracle, [request], model.profile.logit.frac)[0] for request in requests]
                for oracle in oracles]
     reference, onnx = (

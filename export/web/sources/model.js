@@ -1,4 +1,4 @@
-// Loading what lies beside the page, and running the step graph with its state carried along.
+// Loading what lies beside the page, and running the graph with its state carried along.
 
 import { Tokenizer } from "./text.js";
 
@@ -39,7 +39,7 @@ export async function fetchJson(name) {
   }
 }
 
-/** A step graph under onnxruntime; `state` is carried from token to token. */
+/** A graph of one token under onnxruntime; `state` is carried from token to token. */
 export class StepModel {
   #ort; #session;
 
@@ -65,9 +65,9 @@ export class StepModel {
 
   /** Run one token; return its logits, int32 [vocab]. */
   async step(token) {
-    const input = new this.#ort.Tensor("int64", BigInt64Array.of(BigInt(token)), [1]);
+    const input = new this.#ort.Tensor("int64", BigInt64Array.of(BigInt(token)), [1, 1]);
     const { logits, state_out: state } = await this.#session.run(
-      { token: input, state: this.stateTensor });
+      { tokens: input, state: this.stateTensor });
     this.stateTensor = state;
     return logits.data;
   }

@@ -1,0 +1,185 @@
+"""The form ``fast``: for speed from onnxruntime alone, where the last bit does not matter.
+
+It computes in real numbers what the integer model approximates: RMS normalisation in place of
+NormQuant, sigmoids in place of tables, nothing that saturates (which changes little,
+docs/onnx.md). It multiplies with onnxruntime's 2-bit ``MatMulNBits``, which quantises each block of
+64 or 128 activations to 8 bits for itself.
+
+With y the input of a projection, ``q / sqrt(S)`` of the integer model is ``y / |y|``, so its
+output is ``T y / |y| * 127 K / 2^(MK - MA + shift + F)`` plus the bias, with F the fraction bits
+of the output (docs/numerics.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from sterna.export.float.reference import real_scale
+from sterna.export.graph.builder import CONTRIB, GraphBuilder, model_proto, recurrence
+from sterna.model.profile import FixedPoint
+from sterna.model.quantized import QuantizedModel
+
+__all__ = ["BLOCK", "FastGraph", "build_fast", "pack_codes"]
+
+BLOCK = 128
+"""Columns that share a scale in ``MatMulNBits``; its fastest kernels have this size."""
+
+
+def build_fast(model: QuantizedModel, *, one_token: bool = False) -> onnx.ModelProto:
+    """Build the ``fast`` graph of ``model``, without metadata.
+
+    Inputs and outputs as of the exact graph, but ``logits``, ``state`` and ``state_out`` are
+    float32 in real units.
+    """
+    return FastGraph(model, one_token).assemble()
+
+
+class FastGraph:
+    """Puts one graph together; all values are float32 ``[length, batch, width]``, of one token
+    ``[batch, width]``."""
+
+    def __init__(self, model: QuantizedModel, one_token: bool) -> None:
+        self.model, self.one_token, self.graph = model, one_token, GraphBuilder()
+
+    def assemble(self) -> onnx.ModelProto:
+        """Append everything; return the file."""
+        graph, model, first = self.graph, self.model, self.graph.integers(0)
+        layers, d = model.config.layers, model.config.d
+        tokens = (graph.op("Squeeze", ["tokens", graph.integers(1)]) if self.one_token
+                  else graph.op("Transpose", ["tokens"]))
+        table = self.real("embedding", model.embedding, model.profile.x.frac)
+        x = graph.op("Gather", [table, tokens])
+        normed = self.norm(x)
+        kept = [f"state{layer}" for layer in range(layers)]
+        graph.op("Split", ["state"], *kept, axis=0, num_outputs=layers)
+        after = []
+        for layer, name in enumerate(kept):
+            h, last = self._mlgru(layer, normed, graph.op("Squeeze", [name, first]))
+            after.append(graph.op("Unsqueeze", [last, first]))
+            x, normed = self.added(x, h)
+            if layer == layers - 1 and not self.one_token:
+                ends = graph.integers(np.iinfo(np.int64).max)
+                x, normed = (graph.op("Slice", [value, "logits_from", ends, first])
+                             for value in (x, normed))
+            x, normed = self.added(x, self._glu(layer, normed))
+        logits = self.product(["head"], normed, model.profile.logit)
+        if self.one_token:
+            graph.op("Unsqueeze", [logits, graph.integers(1)], "logits")
+        else:
+            graph.op("Transpose", [logits], "logits", perm=[1, 0, 2])
+        graph.concat(after, 0, "state_out")
+        return model_proto(graph, model.vocab, (layers, d), TensorProto.FLOAT, self.one_token)
+
+    def real(self, name: str, values: np.ndarray, frac: int) -> str:
+        """Store integers with ``frac`` fraction bits; they are real when loaded."""
+        narrow = np.int16 if np.abs(values).max(initial=0) < 1 << 15 else np.int32
+        whole = self.graph.cast(self.graph.store(name, values.astype(narrow)), TensorProto.FLOAT)
+        return self.graph.op("Mul", [whole, self._number(math.ldexp(1.0, -frac))])
+
+    def _number(self, value: float) -> str:
+        return self.graph.constant(value, np.float32)
+
+    def added(self, x: str, update: str) -> tuple[str, str]:
+        """The residual stream ``x + update``, and its direction."""
+        normed, total, d = f"{update}.norm", f"{update}.x", self.model.config.d
+        # It divides by the root of the mean of squares, not of their sum.
+        gains = self.graph.op("Expand", [self._number(1 / math.sqrt(d)), self.graph.integers(d)])
+        self.graph.op("SkipSimplifiedLayerNormalization", [x, update, gains],
+                      normed, "", "", total, domain=CONTRIB, epsilon=1e-12)
+        return total, normed
+
+    def product(self, members: Sequence[str], normed: str, fmt: FixedPoint) -> str:
+        """Projections of the direction ``normed``, side by side."""
+        graph, own = self.graph, [self.model.projections[member] for member in members]
+        weight = np.concatenate([each.weight for each in own])
+        rows, columns = weight.shape
+        # Four blocks are multiplied at a time: of 128 columns they would be half empty.
+        block = BLOCK // 2 if columns <= 2 * BLOCK else BLOCK
+        blocks = -(-columns // block)
+        if columns > 8 * BLOCK:
+            blocks = -(-blocks // 4) * 4        # a rest of four costs up to half of the whole
+        width = blocks * block if columns > 8 * BLOCK else columns
+        name = "+".join(members)
+        codes = graph.store(f"{name}.weight", pack_codes(weight, block))
+        if blocks * block >= columns + block:
+            codes = graph.op("Pad", [
+                codes, graph.integers(0, 0, 0, 0, blocks - -(-columns // block), 0),
+                graph.constant(0xAA, np.uint8)])
+        if width != columns:
+            pads = [0] * (2 * self._rank)
+            pads[-1] = width - columns
+            normed = graph.op("Pad", [normed, graph.integers(*pads)])
+        scales = np.array([real_scale(self.model, member) for member in members], np.float32)
+        scale = graph.op("Expand", [
+            graph.store(f"{name}.scale", scales[:, None]),
+            graph.integers(len(own), rows // len(own) * blocks)])
+        bias = self.real(f"{name}.bias", np.concatenate([each.bias for each in own]), fmt.frac)
+        return graph.op(
+            "MatMulNBits",
+            [normed, codes, graph.op("Reshape", [scale, graph.integers(-1)]), "", "", bias],
+            domain=CONTRIB, K=width, N=rows, bits=2, block_size=block, accuracy_level=4)
+
+    @property
+    def _rank(self) -> int:
+        return 2 if self.one_token else 3
+
+    def norm(self, y: str) -> str:
+        """The direction ``y / |y|``."""
+        return self.graph.op("LpNormalization", [y], axis=-1, p=2)
+
+    def _silu(self, value: str) -> str:
+        return self.graph.op("Mul", [value, self.graph.op("Sigmoid", [value])])
+
+    def _split(self, value: str, count: int) -> list[str]:
+        parts = [f"{value}.{part}" for part in range(count)]
+        self.graph.op("Split", [value], *parts, axis=-1, num_outputs=count)
+        return parts
+
+    def _mlgru(self, layer: int, normed: str, h: str) -> tuple[str, str]:
+        """What the token mixer adds, and its last state ``[batch, d]``."""
+        graph, profile, d = self.graph, self.model.profile, self.model.config.d
+        at = f"layer{layer}.mlgru"
+        f, g, c = self._split(
+            self.product([f"{at}.{gate}" for gate in "fgc"], normed, profile.z), 3)
+        f, g = (graph.op("Sigmoid", [gate]) for gate in (f, g))
+        c, last = self._silu(c), f"{at}.h"
+        if self.one_token:
+            rows = _next(graph, f, c, h, last)
+        else:
+            cell, rows = GraphBuilder(graph), f"{at}.rows"
+            _next(cell, "f", "c", "h", "h_next")
+            graph.op("Scan", [h, f, c], last, rows, num_scan_inputs=2,
+                     body=recurrence(cell, d, TensorProto.FLOAT))
+        o = graph.op("Mul", [g, rows])
+        return self.product([f"{at}.out"], self.norm(o), profile.x), last
+
+    def _glu(self, layer: int, normed: str) -> str:
+        profile, at = self.model.profile, f"layer{layer}.glu"
+        gate, up = self._split(
+            self.product([f"{at}.gate", f"{at}.up"], normed, profile.z), 2)
+        p = self.graph.op("Mul", [self._silu(gate), up])
+        return self.product([f"{at}.down"], self.norm(p), profile.x)
+
+
+def _next(graph: GraphBuilder, f: str, c: str, h: str, output: str) -> str:
+    """``c + f * (h - c)``."""
+    return graph.op("Add", [c, graph.op("Mul", [f, graph.op("Sub", [h, c])])], output)
+
+
+def pack_codes(weight: np.ndarray, block: int = BLOCK) -> np.ndarray:
+    """Pack a weight ``[rows, columns]`` as ``MatMulNBits`` reads it.
+
+    uint8 ``[rows, blocks, block / 4]``: four codes ``trit + 2`` a byte, the first in the lowest
+    bits; columns up to a whole block are zeros. 2 is the zero point the operator assumes.
+    """
+    rows, columns = weight.shape
+    blocks = -(-columns // block)
+    codes = np.full((rows, blocks * block), 2, dtype=np.uint8)
+    codes[:, :columns] = weight + 2
+    quads = codes.reshape(rows, blocks, block // 4, 4)
+    return np.bitwise_or.reduce(quads << np.array([0, 2, 4, 6], dtype=np.uint8), axis=-1)

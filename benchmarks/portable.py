@@ -29,7 +29,7 @@ from sterna.model.quantized.integer import IntegerModel
 Step = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-def onnx_evaluator(model: QuantizedModel) -> Step:
+def onnx_evaluator(model: QuantizedModel, _: Path) -> Step:
     """onnx's ReferenceEvaluator, on the graph of one token."""
     evaluator = ReferenceEvaluator(build(model, one_token=True))
 
@@ -41,9 +41,8 @@ def onnx_evaluator(model: QuantizedModel) -> Step:
     return step
 
 
-def compiled_to_c(model: QuantizedModel) -> Step:
-    """C by emx-onnx-cgen from the graph of one token, compiled by gcc with its default floats."""
-    folder = Path(tempfile.mkdtemp(prefix="sterna-portable-"))
+def compiled_to_c(model: QuantizedModel, folder: Path) -> Step:
+    """C by emx-onnx-cgen from the graph of one token, compiled by gcc."""
     graph = folder / "graph.onnx"
     graph.write_bytes(serialize(build(model, one_token=True)))
     subprocess.run([sys.executable, "-m", "emx_onnx_cgen", "compile", "--input-dim", "batch=1",
@@ -76,7 +75,8 @@ def main() -> int:
     wrong = 0
     for name, make in (("onnx evaluator", onnx_evaluator), ("emx-onnx-cgen", compiled_to_c)):
         try:
-            step = make(model)
+            with tempfile.TemporaryDirectory(prefix="sterna-portable-") as folder:
+                step = make(model, Path(folder))    # a library that is loaded may be deleted
         except (OSError, subprocess.CalledProcessError) as error:
             detail = getattr(error, "stderr", None) or b""
             print(f"{name}: left out ({error}) {detail.decode()[-300:]}")

@@ -16,7 +16,7 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized.file import pack_trits
 from sterna.model.quantized.integer import rs, saturate, sigmoid
-from sterna.model.quantized.records import shape_and_profile
+from sterna.model.quantized.records import Project, shape_and_profile
 
 __all__ = ["DOMAIN", "layer_tables", "operator_graph", "profile_numbers"]
 
@@ -97,7 +97,7 @@ class _Assembler:
         """Store projections side by side: weight ``[columns, rows]``, k, scale and bias."""
         biases = [self._values(f"{name}.bias") for name in members]
         columns = next(record.columns for record in self.info.records
-                       if record.name == members[0] and hasattr(record, "columns"))
+                       if isinstance(record, Project) and record.name == members[0])
         weight = np.concatenate([
             unpack_tiles(self._values(f"{name}.weight"), bias.size, columns)
             for name, bias in zip(members, biases, strict=True)]).T

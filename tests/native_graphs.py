@@ -1,99 +1,62 @@
-"""Small graphs of single operators, as the exact forms contain them, and their tables."""
+"""Graphs for the compiled operator, models that run on it, and faulty sources."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
 
-from sterna.export.native.graph import DOMAIN, layer_tables, profile_numbers
-from sterna.export.native.ops import OPS_SOURCES, register_ops
-from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.file import pack_trits
-
-
-def int2(name: str, values: np.ndarray) -> TensorProto:
-    """A 2-bit initialiser."""
-    return TensorProto(name=name, data_type=TensorProto.INT2, dims=values.shape,
-                       raw_data=pack_trits(values).tobytes())
+from sterna.export.native.ops import OPS_SOURCES, register_ops, with_ops
+from sterna.model.profile import mantissa_and_shift, sigmoid_table
+from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.quantized.hgrn_bit import HgrnBitShape, Widths, hgrn_bit
+from sterna.model.quantized.records import Embedding, Project
 
 
-PORTS = {"MlgruLayer": (["x", "h"], ["y", "h_next"]), "GluLayer": (["x"], ["y"]),
-         "Head": (["x"], ["logits"])}
-"""Inputs and outputs of the operators, beside what is stored."""
-_PARTS = {
-    "MlgruLayer": {"fcg": ("f", "c", "g"), "out": ("out",)},
-    "GluLayer": {"gate_up": ("gate", "up"), "down": ("down",)}, "Head": {"head": ("head",)}}
+def random_hgrn_bit(
+    shape: HgrnBitShape, widths: Widths, seed: int = 0, gain: float = 1.5,
+) -> QuantizedModel:
+    """A random model of the architecture of the published checkpoints; ``gain`` as in
+    :func:`sterna.model.quantized.synthetic.random_model`."""
+    rng = np.random.default_rng(seed)
+    gains: dict[str, np.ndarray] = defaultdict(lambda: rng.uniform(0.2, 1.0, shape.d))
+    for layer in range(shape.layers):
+        gains[f"layer{layer}.glu.down.w"] = rng.uniform(0.2, 1.0, shape.dff)
+    made = hgrn_bit(shape, widths, gains, defaultdict(lambda: 3.0))
+    projections = {}
+    for record in made.records:
+        if isinstance(record, Project):
+            k, shift = mantissa_and_shift(
+                made.scales[record.name] / record.columns**0.5 * gain, widths.mantissa_bits,
+                widths.scale_bits)
+            bias = rng.integers(-9, 10, record.rows, dtype=np.int32)
+            weight = rng.integers(-1, 2, (record.rows, record.columns), dtype=np.int8)
+            projections[record.name] = Projection(weight, bias, k, shift)
+    first = made.records[0]
+    assert isinstance(first, Embedding)
+    embedding = rng.integers(first.output.min, first.output.max + 1, (first.vocab, first.width))
+    table = sigmoid_table(widths.table, widths.sigmoid_frac, widths.sigmoid_segments)
+    return QuantizedModel(
+        tuple(made.records), widths.name, projections, embedding.astype(np.int32),
+        np.array(table, dtype=np.int32), vectors=made.vectors)
 
 
-def layer_table(model: QuantizedModel, operator: str) -> np.ndarray:
-    """What a layer looks up by z: the gates, or the SiLU."""
-    gates, silu = layer_tables(model.profile, model.sigmoid.astype(np.int64))
-    return gates if operator == "MlgruLayer" else silu
+def session(proto: onnx.ModelProto, library: Path) -> Any:
+    """A session of one thread on the operators of ``library``."""
+    return session_of(with_ops(proto), library)
 
 
-def layer_tensors(model: QuantizedModel, operator: str, layer: int = 0) -> dict[str, TensorProto]:
-    """The initialisers of an operator, in the order of its inputs."""
-    at = "" if operator == "Head" else f"layer{layer}.{operator.removesuffix('Layer').lower()}"
-    tensors = []
-    for group, parts in _PARTS[operator].items():
-        own = [model.projections[f"{at}.{part}" if at else part] for part in parts]
-        tensors += [int2(f"{group}.weight", np.concatenate([each.weight for each in own]).T), *(
-            numpy_helper.from_array(np.array(values), f"{group}.{part}") for part, values in (
-                ("k", [float(each.k) for each in own]),
-                ("scale", [2.0 ** -each.shift for each in own]),
-                ("bias", np.concatenate([each.bias for each in own]).astype(np.int32))))]
-    table = {"MlgruLayer": "gates", "GluLayer": "silu"}.get(operator)
-    if table:
-        tensors.append(numpy_helper.from_array(layer_table(model, operator), table))
-    # An input that the operators do not read.
-    tensors.append(numpy_helper.from_array(np.zeros((1, 1)), "reciprocals"))
-    return {each.name: each for each in tensors}
-
-
-def layer_graph(
-    model: QuantizedModel, operator: str, layer: int = 0,
-    numbers: Mapping[str, float] | None = None, **changed: TensorProto,
-) -> onnx.ModelProto:
-    """A model of one operator; ``numbers`` in place of its profile's, and tensors by name."""
-    return graph(
-        operator, *PORTS[operator],
-        list((layer_tensors(model, operator, layer) | changed).values()),
-        profile_numbers(model.profile) if numbers is None else numbers)
-
-
-def graph(
-    operator: str, inputs: Sequence[str], outputs: Sequence[str],
-    tensors: Sequence[TensorProto], attributes: Mapping[str, float] | None = None,
-) -> onnx.ModelProto:
-    """A model of one node; its inputs and outputs are float64 of any shape."""
-    node = helper.make_node(
-        operator, [*inputs, *(each.name for each in tensors)], list(outputs), domain=DOMAIN,
-        **(attributes or {}))
-
-    def info(name: str) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, TensorProto.DOUBLE, None)
-
-    return helper.make_model(
-        helper.make_graph([node], operator, [info(name) for name in inputs],
-                          [info(name) for name in outputs], list(tensors)),
-        opset_imports=[helper.make_opsetid("", 25), helper.make_opsetid(DOMAIN, 1)],
-        ir_version=13)
-
-
-def session(proto: onnx.ModelProto, library: Any = None) -> Any:
-    """A session of one thread, with the operators of ``library`` unless it is None."""
+def session_of(proto: onnx.ModelProto, library: Path) -> Any:
+    """The same of a graph that :func:`with_ops` made already."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    if library is not None:
-        register_ops(options, library)
+    register_ops(options, library)
     return onnxruntime.InferenceSession(
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 

@@ -56,10 +56,10 @@ def test_an_onnxruntime_without_the_interface_is_named(tmp_path):
 @pytest.mark.usefixtures("native_ops", "quick_ops")
 def test_a_library_that_fails_at_work_fails_the_self_test(tmp_path):
     library = build_ops(tmp_path, sources=planted_sources(
-        tmp_path / "native", "ops.cpp", "kernel.head(layer,",
-        'throw std::runtime_error("planted"); kernel.head(layer,'))
+        tmp_path / "native", "ops.cpp", "kernel.run(model,",
+        'throw std::runtime_error("planted"); kernel.run(model,'))
     proto = build(random_model(ODD, S16, 4))
     with pytest.raises(SelfTestError, match=(
-            r"the ONNX graph: the test in the file did not run \(.*Head: planted.*\); the library "
-            r".*\.so is wrong")):
+            r"the ONNX graph: the test in the file did not run \(.*Records: planted.*\); the "
+            r"library .*\.so is wrong")):
         Session(proto, ops=library)

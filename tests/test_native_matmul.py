@@ -1,17 +1,15 @@
-"""The compiled operators: choosing a kernel, and the product alone."""
+"""The compiled product alone, choosing a kernel, and the commands around them."""
 
 import json
-from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from native_graphs import graph, int2, session
-from onnx import numpy_helper
+from native_graphs import session
 
 from sterna.cli.main import main
 from sterna.export.forms.forms import build
-from sterna.export.native.ops import KERNEL_VARIABLE, OpsError, TernaryMatrix, kernel_name, with_ops
+from sterna.export.native.ops import KERNEL_VARIABLE, OpsError, TernaryMatrix, kernel_name
+from sterna.model.quantized import load_model
 
 SHAPES = [(1, 1), (3, 16), (16, 17), (63, 130), (130, 257), (300, 77), (48, 1030), (64, 256)]
 
@@ -24,11 +22,6 @@ def _random(rows: int, columns: int, tokens: int, seed: int = 0) -> tuple[np.nda
 
 def _product(acts: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return acts.astype(np.int64) @ weight.T.astype(np.int64)
-
-
-def _matmul(weight: np.ndarray, **options: Any) -> onnx.ModelProto:
-    """A graph of the operator, for a weight ``[rows, columns]``."""
-    return graph("TernaryMatMul", ["q"], ["acc"], [int2("w", weight.T)], **options)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -50,43 +43,17 @@ def test_extremes_do_not_overflow(native_ops, native_kernel, value, trit):
     np.testing.assert_array_equal(got, np.full((5, 17), 65536 * value * trit))
 
 
-def test_the_operator_is_exact_and_takes_any_leading_axes(native_ops, native_kernel, monkeypatch):
-    monkeypatch.setenv(KERNEL_VARIABLE, native_kernel)
-    weight, acts = _random(77, 130, 6)
-    runner = session(_matmul(weight), native_ops)
-    for shape in ((6, 130), (2, 3, 130), (1, 6, 1, 130)):
-        (got,) = runner.run(None, {"q": acts.reshape(shape).astype(np.float64)})
-        assert got.shape == (*shape[:-1], 77)
-        np.testing.assert_array_equal(got.reshape(6, 77), _product(acts, weight))
-
-
-def test_an_older_onnxruntime_gets_the_weights_as_bytes(odd_model):
-    kinds = {}
-    for version in ("1.31.0", "1.30.0"):
-        copy = with_ops(build(odd_model), version)
-        weight = next(each for each in copy.graph.initializer if each.name == "head.weight")
-        kinds[version] = weight.data_type
-        np.testing.assert_array_equal(
-            numpy_helper.to_array(weight).astype(np.int8), odd_model.projections["head"].weight.T)
-    assert kinds == {"1.31.0": onnx.TensorProto.INT2, "1.30.0": onnx.TensorProto.INT8}
-
-
-def test_activations_outside_of_eight_bits_are_refused(native_ops):
-    weight, _ = _random(8, 16, 1)
-    runner = session(_matmul(weight), native_ops)
-    with pytest.raises(Exception, match=r"sterna::TernaryMatMul: q must be from -127 to 127"):
-        runner.run(None, {"q": np.full((1, 16), -128.0)})
-    with pytest.raises(Exception, match=r"q must be \[\.\.\., 16\], got \[1, 15\]"):
-        runner.run(None, {"q": np.zeros((1, 15))})
+def test_what_is_no_matrix_of_trits_or_no_activation_is_refused(native_ops):
+    weight, acts = _random(8, 16, 1)
+    matrix = TernaryMatrix(native_ops, weight)
+    with pytest.raises(ValueError, match=r"activations must be \[tokens, 16\], got \[1, 15\]"):
+        matrix.matmul(acts[:, 1:])
+    acts[0, 3] = -128
     with pytest.raises(ValueError, match=r"activations must be from -127 to 127, got -128"):
-        TernaryMatrix(native_ops, weight).matmul(np.full((1, 16), -128, dtype=np.int8))
-
-
-def test_a_weight_that_is_no_trit_is_refused(native_ops):
-    weight = np.zeros((8, 16), dtype=np.int8)
+        matrix.matmul(acts)
+    with pytest.raises(OpsError, match="a matrix must have 1 to 65536 columns, got 65537"):
+        TernaryMatrix(native_ops, np.zeros((1, 65537), np.int8))
     weight[5, 3] = -2
-    with pytest.raises(Exception, match=r"TernaryMatMul: weight: element \[3, 5\] is not -1,"):
-        session(_matmul(weight), native_ops)
     with pytest.raises(ValueError, match="must be -1, 0 or 1, got -2 in row 5, column 3"):
         TernaryMatrix(native_ops, weight)
 
@@ -96,12 +63,11 @@ def test_an_unknown_kernel_is_refused(native_ops, monkeypatch):
     expected = r"STERNA_KERNEL must be one of .*portable, got 'sse9'"
     with pytest.raises(OpsError, match=expected):
         kernel_name(native_ops)
-    weight, _ = _random(8, 16, 1)
     with pytest.raises(Exception, match=expected):
-        session(_matmul(weight), native_ops)
+        session(build(load_model("micro")), native_ops)
     # One that is asked for by name has nothing to do with the variable.
     for refused in (lambda: kernel_name(native_ops, "bogus"),
-                    lambda: TernaryMatrix(native_ops, weight, "bogus")):
+                    lambda: TernaryMatrix(native_ops, np.zeros((8, 16), np.int8), "bogus")):
         with pytest.raises(OpsError, match=r"^kernel must be one of .*portable, got 'bogus'"):
             refused()
 
@@ -112,7 +78,7 @@ def test_a_file_that_is_no_library_is_refused(native_ops, tmp_path):
     with pytest.raises(OpsError, match=r"ops\.so: cannot load the operators"):
         kernel_name(path)
     with pytest.raises(OpsError, match=r"ops\.so: onnxruntime \S+ cannot load the operators"):
-        session(_matmul(_random(8, 16, 1)[0]), path)
+        session(build(load_model("micro")), path)
 
 
 def test_the_commands_print_library_and_kernel_and_take_them(

@@ -484,7 +484,7 @@ def test_a_bitnet_matrix_is_what_its_own_code_computes_with(tmp_path, linear_cla
 # Commands -----------------------------------------------------------------------------
 
 
-def test_commands_from_a_folder_to_text(checkpoint, tmp_path, capsys):
+def test_commands_from_a_folder_to_text(checkpoint, native_ops, tmp_path, capsys):
     def run(*arguments: object) -> str:
         assert main([*map(str, arguments), "--quiet"]) == 0
         return capsys.readouterr().out
@@ -501,7 +501,9 @@ def test_commands_from_a_folder_to_text(checkpoint, tmp_path, capsys):
     assert "0 mismatches" in run("export", model, "-o", tmp_path / "m.onnx", "--check", 40)
     written = run("generate", model, "--prompt", "The moth", "--tokens", 5)
     assert written.startswith("The moth")
-    assert run("generate", tmp_path / "m.onnx", "--prompt", "The moth", "--tokens", 5) == written
+    for options in ([], ["--ops-library", native_ops]):
+        assert run("generate", tmp_path / "m.onnx", "--prompt", "The moth", "--tokens", 5,
+                   *options) == written
     for arguments in (("verilog", model, "--unit", "core", "-o", tmp_path / "v"),
                       ("export", model, "-o", tmp_path / "f.onnx", "--form", "fast"),
                       ("web", model, "-o", tmp_path / "page")):

@@ -80,7 +80,7 @@ def demo_page(path: Path, *stages: Stage) -> Path:
 @pytest.fixture(scope="module")
 def passed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return demo_page(tmp_path_factory.mktemp("demo") / "report.html",
-                     Stage("ONNX step", "equal", 1_200_000, 0, 1.0),
+                     Stage("ONNX", "equal", 1_200_000, 0, 1.0),
                      Stage("Verilog", "written", None, 0, 1.0),
                      Stage("simulate", "equal", 34_567, 0, 1.0))
 
@@ -98,11 +98,11 @@ def test_the_demo_says_first_how_many_values_were_compared(passed: Path) -> None
 
 
 def test_a_mismatch_anywhere_is_the_verdict(tmp_path: Path) -> None:
-    page = demo_page(tmp_path / "report.html", Stage("ONNX step", "differs", 100, 3, 1.0),
+    page = demo_page(tmp_path / "report.html", Stage("ONNX", "differs", 100, 3, 1.0),
                      Stage("simulate", "equal", 100, 0, 1.0)).read_text(encoding="utf-8")
     check_page(page)
     assert verdict_of(page) == ("fail", "FAIL")
-    assert "There are mismatches: ONNX step." in page
+    assert "There are mismatches: ONNX." in page
     assert "<dd>3</dd><dt>mismatches</dt>" in page
 
 

@@ -126,11 +126,11 @@ def test_a_form_without_operators_is_refused_before_they_are_compiled(
 
 
 LIBRARY_FAULTS = {
-    "rounding": ("layers.hpp", "y[i] * r + half) >> k", "y[i] * r) >> k"),
-    "the state": ("layers.hpp", "(one - f[i]) * c[i] + ff_half", "(one - f[i]) * c[i]"),
+    "rounding": ("records.hpp", "y[i] * r + half) >> k", "y[i] * r) >> k"),
+    "the state": ("records.hpp", "(one - f) * c[i] + half", "(one - f) * c[i]"),
     # Of one sequence alone, as text is mostly written; two side by side have other kernels.
-    "one sequence": ("matmul.hpp", "dot_blocks<kBlocksOne, 1>(at, width, steps, acts",
-                     "dot_blocks<kBlocksOne, 1>(at, width, steps - 1, acts"),
+    "one sequence": ("matmul.hpp", "dot<1, 1>(weight + one * block_bytes, block_bytes, steps",
+                     "dot<1, 1>(weight + one * block_bytes, block_bytes, steps - 1"),
 }
 
 

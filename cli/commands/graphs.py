@@ -298,12 +298,11 @@ def _library(
     # What cannot be used is refused before they are compiled, not after.
     if model.endswith(".onnx"):
         _, info = read_graph(model)
-        kind, vocab, own = info.form, info.vocab, info.is_own
+        kind, vocab = info.form, info.vocab
     else:
         loaded = load_model(model)
-        kind, vocab, own = (
-            _form("exact" if form is None else form), loaded.vocab, loaded.is_own)
-    check_ops_form(kind, model, own)
+        kind, vocab = _form("exact" if form is None else form), loaded.vocab
+    check_ops_form(kind, model)
     check_prompts(prompts, vocab)
     from sterna.export.native.ops import build_ops
     with progress_bar("compiling the operators", quiet) as move:

@@ -20,7 +20,6 @@ from sterna.model.quantized.records import (
     Recur,
     records_from_json,
     records_to_json,
-    shape_and_profile,
 )
 from sterna.model.tokens.files import tokenizer_from_json
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
@@ -99,11 +98,6 @@ class GraphInfo:
         last = self.records[-1]
         assert isinstance(last, Project)
         return last.output
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the model is of Sterna's own architecture."""
-        return shape_and_profile(tuple(self.records), self.profile) is not None
 
     @property
     def _states(self) -> list[Recur]:

@@ -1,13 +1,12 @@
 """The compiled operators: compiling them on demand, under onnxruntime, and alone.
 
-The very same file runs with and without the library: with it, a graph of operators is made of its
-tensors. docs/native-ops.md tells what they compute and how a kernel is chosen.
+A graph holds the records of its model and their stored tensors; :func:`with_ops` gives one whose
+only node runs them. docs/native-ops.md tells how a kernel is chosen.
 """
 
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from onnx import TensorProto, helper
+from onnx.numpy_helper import from_array, to_array
 
-from sterna.export.native.graph import operator_graph
+from sterna.export.graph.metadata import GraphInfo
+from sterna.export.graph.weights import TILE, pack_tiles
+from sterna.export.native.program import make_program
 from sterna.model.cpp_library import CompileError, CppLibrary, NoCompilerError
 from sterna.model.layers import TernaryMatrix as LayerMatrix
 
@@ -30,11 +33,8 @@ _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique"
           "-ffp-contract=off")
 KERNEL_VARIABLE = "STERNA_KERNEL"
 """Environment variable that forces a kernel, by name."""
-_INT2_SINCE = (1, 31)
-"""The first onnxruntime that gives 2-bit integers to custom operators."""
-_LANES = 16
-"""Rows and columns are filled up to a multiple of this."""
-_ALIGNMENT = 64
+_DOMAIN = "sterna"
+_PROGRAM = "program"
 
 
 class OpsError(ValueError):
@@ -110,17 +110,42 @@ def register_ops(options: Any, library: Path) -> None:
             f"({' '.join(str(error).split())[:300]})") from error
 
 
-def with_ops(
-    proto: onnx.ModelProto, version: str = onnxruntime.__version__,
-) -> onnx.ModelProto:
-    """The graph to load when the operators are registered, in place of the exact graph ``proto``.
+def with_ops(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph to load when the operators are registered: one node that does all of ``proto``.
 
-    Inputs, outputs and integers are the same. onnxruntime before 1.31 gives no 2-bit integers to
-    custom operators: for such a ``version`` the weights are int8, four times as large in memory.
-    The model must be of Sterna's own architecture.
+    It has the inputs, the outputs and the stored tensors of ``proto``, weights as they are.
+
+    Raises
+    ------
+    OpsError
+        If ``proto`` lacks a tensor that the records of its model need, or has an unfit one.
+    OnnxFileError
+        If it is no graph of Sterna's.
     """
-    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    return operator_graph(proto, two_bit=found >= _INT2_SINCE)
+    records = GraphInfo.read(proto).records
+    stored = {each.name: each for each in proto.graph.initializer}
+
+    def find(name: str) -> TensorProto:
+        if name not in stored:
+            raise OpsError(f"the graph has no tensor {name}")
+        return stored[name]
+
+    try:
+        program, constants = make_program(records, lambda name: to_array(find(name)))
+    except OpsError:
+        raise
+    except ValueError as error:
+        raise OpsError(f"the graph cannot run on the operators: {error}") from error
+    inputs = [each.name for each in proto.graph.input]
+    node = helper.make_node(
+        "Records", [*inputs, _PROGRAM, *constants], [each.name for each in proto.graph.output],
+        domain=_DOMAIN, names="\n".join(each.name for each in records))
+    graph = helper.make_graph(
+        [node], proto.graph.name, proto.graph.input, proto.graph.output,
+        [from_array(program, _PROGRAM), *map(find, constants)])
+    return helper.make_model(
+        graph, ir_version=proto.ir_version,
+        opset_imports=[*proto.opset_import, helper.make_opsetid(_DOMAIN, 1)])
 
 
 def kernel_name(library: Path, kernel: str = "") -> str:
@@ -140,7 +165,7 @@ def kernel_name(library: Path, kernel: str = "") -> str:
 
 
 class TernaryMatrix:
-    """A packed ternary matrix, multiplied without onnxruntime: for tests and benchmarks.
+    """A ternary matrix, multiplied without onnxruntime: for tests and benchmarks.
 
     ``weight`` is ``[rows, columns]`` of -1, 0 and 1, ``kernel`` the name of one, empty for the one
     that would be chosen. Raises OpsError if the library or the kernel cannot be used here;
@@ -148,11 +173,12 @@ class TernaryMatrix:
     """
 
     def __init__(self, library: Path, weight: np.ndarray, kernel: str = "") -> None:
-        turned = np.ascontiguousarray(LayerMatrix(weight).weight.T)
-        self.columns, self.rows = turned.shape
+        weight = LayerMatrix(weight).weight
+        self.rows, self.columns = weight.shape
+        self._tiles = np.ascontiguousarray(pack_tiles(weight))
         self._library = _load(library)
-        self._matrix = self._library.sterna_pack(
-            turned.ctypes.data, self.columns, self.rows, kernel.encode())
+        self._matrix = self._library.sterna_matrix(
+            self._tiles.ctypes.data, self.rows, self.columns, kernel.encode())
         if not self._matrix:
             raise OpsError(self._library.sterna_error().decode())
 
@@ -163,12 +189,13 @@ class TernaryMatrix:
     @property
     def packed_bytes(self) -> int:
         """Size of the packed matrix."""
-        return int(self._library.sterna_packed_bytes(self._matrix))
+        return self._tiles.nbytes
 
     def buffers(self, tokens: int) -> tuple[np.ndarray, np.ndarray]:
         """Zeroed acts int8 and acc int32, ``[tokens, filled up to 16]``."""
-        return (_aligned(tokens, -(-self.columns // _LANES) * _LANES, np.dtype(np.int8)),
-                _aligned(tokens, -(-self.rows // _LANES) * _LANES, np.dtype(np.int32)))
+        blocks, steps, *_ = self._tiles.shape
+        return (np.zeros((tokens, steps * TILE), np.int8),
+                np.zeros((tokens, blocks * TILE), np.int32))
 
     def matmul(self, acts: np.ndarray) -> np.ndarray:
         """Multiply activations int8 ``[tokens, columns]``; int32 ``[tokens, rows]``.
@@ -197,9 +224,8 @@ def _load(path: Path) -> ctypes.CDLL:
     for name, result, arguments in (
         ("error", text, ()),
         ("kernel", text, (text,)),
-        ("pack", pointer, (pointer, size, size, text)),
+        ("matrix", pointer, (pointer, size, size, text)),
         ("free", None, (pointer,)),
-        ("packed_bytes", size, (pointer,)),
         ("matmul", None, (pointer, pointer, size, pointer)),
     ):
         try:
@@ -208,11 +234,3 @@ def _load(path: Path) -> ctypes.CDLL:
             raise OpsError(f"{path}: not a library of Sterna's operators") from error
         function.restype, function.argtypes = result, arguments
     return library
-
-
-def _aligned(rows: int, columns: int, dtype: np.dtype[Any]) -> np.ndarray:
-    """Zeros whose first element lies on a 64-byte boundary."""
-    size = rows * columns * dtype.itemsize
-    raw = np.zeros(size + _ALIGNMENT, dtype=np.uint8)
-    first = -raw.ctypes.data % _ALIGNMENT
-    return raw[first:first + size].view(dtype).reshape(rows, columns)

@@ -342,15 +342,11 @@ def thread_count(threads: int) -> int:
     return whole_number("threads", threads, 1, _MOST_THREADS)
 
 
-def check_ops_form(form: Form, name: str, own: bool) -> None:
-    """Refuse a library of operators for a graph of another form than ``exact``, or of a model that
-    is not of Sterna's ``own`` architecture."""
+def check_ops_form(form: Form, name: str) -> None:
+    """Refuse a library of operators for a graph of another form than ``exact``."""
     if form is not Form.EXACT:
         raise ValueError(
             f"{name}: the library of operators goes only with the form exact, got {form.value}")
-    if not own:
-        raise ValueError(f"{name}: the library of operators goes only with models of Sterna's own "
-                         f"architecture, not with a converted one")
 
 
 def token_array(tokens: object, axes: Sequence[str], vocab: int) -> np.ndarray:

@@ -84,7 +84,7 @@ class Session:
         """What the file says about itself: form, records, profile, model."""
         name = graph_name(source)
         if ops:     # refused before it is compiled, not after
-            check_ops_form(self.info.form, name, self.info.is_own)
+            check_ops_form(self.info.form, name)
         library = _library(ops)
         try:
             check_checksum(proto)

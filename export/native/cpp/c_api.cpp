@@ -7,19 +7,26 @@
 
 namespace {
 
-struct Matrix {
+struct Product {
     const sterna::Kernel& kernel;
-    sterna::Packed weight;
+    sterna::Matrix matrix;
 };
 
 thread_local char g_error[256];
 
-void keep(const char* message) {
-    std::strncpy(g_error, message, sizeof g_error - 1);
-}
-
 const sterna::Kernel& kernel_of(const char* name) {
     return *name ? sterna::find_kernel(name) : sterna::choose_kernel();
+}
+
+// What `make` returns; null on an error, which is kept.
+template <class Make>
+auto guard(Make make) -> decltype(make()) {
+    try {
+        return make();
+    } catch (const std::exception& error) {
+        std::strncpy(g_error, error.what(), sizeof g_error - 1);
+        return nullptr;
+    }
 }
 
 }  // namespace
@@ -29,41 +36,26 @@ STERNA_PUBLIC const char* sterna_error() { return g_error; }
 
 // The kernel that `name` (or, if empty, this processor and STERNA_KERNEL) gives; or null.
 STERNA_PUBLIC const char* sterna_kernel(const char* name) {
-    try {
-        return kernel_of(name).name;
-    } catch (const std::exception& error) {
-        keep(error.what());
-        return nullptr;
-    }
+    return guard([name] { return kernel_of(name).name; });
 }
 
-// Packs trits of -1, 0, 1, int8 [columns, rows], for a kernel; null on an error.
-STERNA_PUBLIC void* sterna_pack(const int8_t* trits, int64_t columns, int64_t rows,
-                                const char* name) {
-    try {
-        const sterna::Kernel& kernel = kernel_of(name);
-        return new Matrix{kernel, sterna::pack_int8(trits, columns, rows, kernel.group)};
-    } catch (const std::exception& error) {
-        keep(error.what());
-        return nullptr;
-    }
+// A matrix for a kernel, whose tiles the caller keeps; null on an error.
+STERNA_PUBLIC void* sterna_matrix(const uint8_t* tiles, int64_t rows, int64_t columns,
+                                  const char* name) {
+    return guard([=] { return new Product{kernel_of(name), sterna::Matrix(tiles, rows, columns)}; });
 }
 
-STERNA_PUBLIC void sterna_free(void* matrix) { delete static_cast<Matrix*>(matrix); }
-
-STERNA_PUBLIC int64_t sterna_packed_bytes(const void* matrix) {
-    return static_cast<int64_t>(static_cast<const Matrix*>(matrix)->weight.bytes.size());
-}
+STERNA_PUBLIC void sterna_free(void* product) { delete static_cast<Product*>(product); }
 
 // acc int32 [tokens, rows rounded up to 16] = acts int8 [tokens, columns rounded up to 16] times
-// the matrix. |act| <= 127, filling zero; acc on a 64-byte boundary.
-STERNA_PUBLIC void sterna_matmul(const void* matrix, const int8_t* acts, int64_t tokens,
+// the matrix. |act| <= 127, filling zero.
+STERNA_PUBLIC void sterna_matmul(const void* product, const int8_t* acts, int64_t tokens,
                                  int32_t* acc) {
-    const Matrix& m = *static_cast<const Matrix*>(matrix);
-    const int64_t stride = m.weight.padded_columns();
+    const Product& own = *static_cast<const Product*>(product);
+    const int64_t stride = own.matrix.padded_columns();
     std::vector<int32_t> sums(static_cast<size_t>(tokens));
     for (int64_t t = 0; t < tokens; ++t) {
         sums[t] = std::accumulate(acts + t * stride, acts + (t + 1) * stride, int32_t{0});
     }
-    m.kernel.matmul(m.weight, acts, sums.data(), tokens, acc);
+    own.kernel.matmul(own.matrix, acts, sums.data(), tokens, acc);
 }

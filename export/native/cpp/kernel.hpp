@@ -1,24 +1,30 @@
 // The kernels: the same functions for each instruction set, and the choice between them.
 #pragma once
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "model.hpp"
 
 namespace sterna {
 
+// What a call works on. Rows are time-major: row = position * batch + sequence.
+struct Call {
+    const int64_t* tokens;      // [batch, length], below the vocabulary
+    int32_t* state;             // [states, batch, width], updated
+    int32_t* logits;            // [batch, length - from, logits]
+    int64_t batch, length;
+    int64_t from;               // the first position whose logits are wanted
+};
+
 struct Kernel {
     const char* name;
-    // Blocks that lie side by side in a packed matrix.
-    int64_t group;
     bool (*supported)();
     // acts [tokens, columns padded], |act| <= 127, padding zero; sums [tokens]: their sums.
     // Writes acc [tokens, rows padded].
-    void (*matmul)(const Packed& weight, const int8_t* acts, const int32_t* sums, int64_t tokens,
+    void (*matmul)(const Matrix& matrix, const int8_t* acts, const int32_t* sums, int64_t tokens,
                    int32_t* acc);
-    // x, y [length, batch, d]; h, h_next [batch, d].
-    void (*mlgru)(const Mlgru& layer, const double* x, const double* h, int64_t length,
-                  int64_t batch, double* y, double* h_next);
-    void (*glu)(const Glu& layer, const double* x, int64_t tokens, double* y);
-    void (*head)(const Head& layer, const double* x, int64_t tokens, double* logits);
+    void (*run)(const Model& model, const Call& call);
 };
 
 extern const Kernel kPortable;

@@ -15,8 +15,7 @@
 namespace sterna {
 namespace avx2 {
 
-constexpr int64_t kGroup = 2;
-constexpr int kBlocksOne = 2, kBlocksMany = 1, kTokens = 2;
+constexpr int64_t kBlocks = 1, kTokens = 2;
 constexpr int64_t kWidenSteps = 8;
 constexpr int64_t kPrefetchBytes = 8192;
 
@@ -28,9 +27,10 @@ inline __m256i broadcast(const int8_t* acts) {
 
 // Half a block (8 rows) is one vector.
 template <int NB, int NT>
-inline void dot(const uint8_t* weight, int64_t step_bytes, int64_t steps, const int8_t* acts,
+inline void dot(const uint8_t* weight, int64_t, int64_t steps, const int8_t* acts,
                 int64_t acts_stride, const int32_t* sums, int32_t* acc, int64_t acc_stride) {
-    constexpr int kHalves = 2 * NB;
+    static_assert(NB == 1);
+    constexpr int kHalves = 2;
     const __m256i mask1 = _mm256_set1_epi8(3), mask4 = _mm256_set1_epi8(12);
     const __m256i ones = _mm256_set1_epi16(1);
     __m256i total[kHalves][NT];
@@ -52,7 +52,7 @@ inline void dot(const uint8_t* weight, int64_t step_bytes, int64_t steps, const 
         for (int64_t step = done; step < last; ++step) {
 #pragma GCC unroll 4
             for (int half = 0; half < kHalves; ++half) {
-                const __m256i w = _mm256_load_si256(
+                const __m256i w = _mm256_loadu_si256(
                     reinterpret_cast<const __m256i*>(weight + half * 32));
                 const __m256i upper = _mm256_srli_epi16(w, 4);
                 const __m256i codes[4] = {
@@ -70,13 +70,9 @@ inline void dot(const uint8_t* weight, int64_t step_bytes, int64_t steps, const 
                     sum1[half][token] = _mm256_add_epi16(sum1[half][token], first);
                     sum4[half][token] = _mm256_add_epi16(sum4[half][token], second);
                 }
-                if (half % 2 == 0) {
-                    _mm_prefetch(
-                        reinterpret_cast<const char*>(weight + half * 32 + kPrefetchBytes),
-                        _MM_HINT_T0);
-                }
             }
-            weight += step_bytes;
+            _mm_prefetch(reinterpret_cast<const char*>(weight + kPrefetchBytes), _MM_HINT_T0);
+            weight += kBlockBytes;
             acts += kStepColumns;
         }
 #pragma GCC unroll 4
@@ -93,16 +89,14 @@ inline void dot(const uint8_t* weight, int64_t step_bytes, int64_t steps, const 
     }
     for (int half = 0; half < kHalves; ++half) {
         for (int token = 0; token < NT; ++token) {
-            _mm256_store_si256(
+            _mm256_storeu_si256(
                 reinterpret_cast<__m256i*>(acc + token * acc_stride + half * 8),
                 total[half][token]);
         }
     }
 }
 
-#include "matmul.hpp"
-
-#include "layers.hpp"
+#include "records.hpp"
 
 bool supported() {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
@@ -115,7 +109,6 @@ bool supported() {
 #pragma GCC pop_options
 
 namespace sterna {
-const Kernel kAvx2 = {
-    "avx2", avx2::kGroup, avx2::supported, avx2::matmul, avx2::mlgru, avx2::glu, avx2::head};
+const Kernel kAvx2 = {"avx2", avx2::supported, avx2::matmul, avx2::run};
 }  // namespace sterna
 #endif

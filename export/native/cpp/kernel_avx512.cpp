@@ -15,8 +15,7 @@
 namespace sterna {
 namespace avx512 {
 
-constexpr int64_t kGroup = 4;
-constexpr int kBlocksOne = 4, kBlocksMany = 4, kTokens = 4;
+constexpr int64_t kBlocks = 4, kTokens = 4;
 constexpr int64_t kPrefetchBytes = 8192;
 
 inline __m512i broadcast(const int8_t* acts) {
@@ -25,45 +24,45 @@ inline __m512i broadcast(const int8_t* acts) {
     return _mm512_set1_epi32(four);
 }
 
-// One token: four accumulators for each block, no shifts.
-template <int NB>
-inline void dot_one(const uint8_t* weight, int64_t step_bytes, int64_t steps, const int8_t* acts,
-                    int32_t sum, int32_t* acc) {
-    __m512i mask[4], total[NB][4];
+// One token: four accumulators, and four more for every other step; no shifts.
+inline void dot_one(const uint8_t* weight, int64_t steps, const int8_t* acts, int32_t sum,
+                    int32_t* acc) {
+    __m512i mask[4], total[2][4];
     for (int field = 0; field < 4; ++field) {
         mask[field] = _mm512_set1_epi8(static_cast<char>(3 << (2 * field)));
-        for (int block = 0; block < NB; ++block) total[block][field] = _mm512_setzero_si512();
+        total[0][field] = total[1][field] = _mm512_setzero_si512();
     }
-    for (int block = 0; block < NB; ++block) total[block][0] = _mm512_set1_epi32(-sum);
-    for (int64_t step = 0; step < steps; ++step) {
-        __m512i q[4];
-        for (int field = 0; field < 4; ++field) q[field] = broadcast(acts + 4 * field);
+    total[0][0] = _mm512_set1_epi32(-sum);
+    const auto add = [&](int64_t step, __m512i* totals) {
+        const __m512i w = _mm512_loadu_si512(weight + step * kBlockBytes);
 #pragma GCC unroll 4
-        for (int block = 0; block < NB; ++block) {
-            _mm_prefetch(reinterpret_cast<const char*>(weight + block * 64 + kPrefetchBytes),
-                         _MM_HINT_T0);
-            const __m512i w = _mm512_load_si512(weight + block * kBlockBytes);
-#pragma GCC unroll 4
-            for (int field = 0; field < 4; ++field) {
-                total[block][field] = _mm512_dpbusd_epi32(
-                    total[block][field], _mm512_and_si512(w, mask[field]), q[field]);
-            }
+        for (int field = 0; field < 4; ++field) {
+            totals[field] = _mm512_dpbusd_epi32(
+                totals[field], _mm512_and_si512(w, mask[field]),
+                broadcast(acts + step * kStepColumns + 4 * field));
         }
-        weight += step_bytes;
-        acts += kStepColumns;
+        _mm_prefetch(reinterpret_cast<const char*>(weight + step * kBlockBytes + kPrefetchBytes),
+                     _MM_HINT_T0);
+    };
+    int64_t step = 0;
+    for (; step + 2 <= steps; step += 2) {
+        add(step, total[0]);
+        add(step + 1, total[1]);
     }
-    for (int block = 0; block < NB; ++block) {
-        __m512i all = total[block][0];
-        all = _mm512_add_epi32(all, _mm512_srai_epi32(total[block][1], 2));
-        all = _mm512_add_epi32(all, _mm512_srai_epi32(total[block][2], 4));
-        all = _mm512_add_epi32(all, _mm512_srai_epi32(total[block][3], 6));
-        _mm512_store_si512(acc + block * kBlockRows, all);
+    if (step < steps) add(step, total[0]);
+    for (int field = 0; field < 4; ++field) {
+        total[0][field] = _mm512_add_epi32(total[0][field], total[1][field]);
     }
+    __m512i all = total[0][0];
+    all = _mm512_add_epi32(all, _mm512_srai_epi32(total[0][1], 2));
+    all = _mm512_add_epi32(all, _mm512_srai_epi32(total[0][2], 4));
+    all = _mm512_add_epi32(all, _mm512_srai_epi32(total[0][3], 6));
+    _mm512_storeu_si512(acc, all);
 }
 
 // Several tokens share the unpacked weights: one accumulator for each block and token.
 template <int NB, int NT>
-inline void dot_many(const uint8_t* weight, int64_t step_bytes, int64_t steps, const int8_t* acts,
+inline void dot_many(const uint8_t* weight, int64_t block_bytes, int64_t steps, const int8_t* acts,
                      int64_t acts_stride, const int32_t* sums, int32_t* acc, int64_t acc_stride) {
     const __m512i mask = _mm512_set1_epi8(3);
     __m512i total[NB][NT];
@@ -78,7 +77,7 @@ inline void dot_many(const uint8_t* weight, int64_t step_bytes, int64_t steps, c
         __m512i w[NB];
 #pragma GCC unroll 4
         for (int block = 0; block < NB; ++block) {
-            w[block] = _mm512_load_si512(weight + block * kBlockBytes);
+            w[block] = _mm512_loadu_si512(weight + block * block_bytes);
         }
 #pragma GCC unroll 4
         for (int field = 0; field < 4; ++field) {
@@ -98,30 +97,28 @@ inline void dot_many(const uint8_t* weight, int64_t step_bytes, int64_t steps, c
                 }
             }
         }
-        weight += step_bytes;
+        weight += kBlockBytes;
         acts += kStepColumns;
     }
     for (int token = 0; token < NT; ++token) {
         for (int block = 0; block < NB; ++block) {
-            _mm512_store_si512(acc + token * acc_stride + block * kBlockRows,
+            _mm512_storeu_si512(acc + token * acc_stride + block * kBlockRows,
                                total[block][token]);
         }
     }
 }
 
 template <int NB, int NT>
-inline void dot(const uint8_t* weight, int64_t step_bytes, int64_t steps, const int8_t* acts,
+inline void dot(const uint8_t* weight, int64_t block_bytes, int64_t steps, const int8_t* acts,
                 int64_t acts_stride, const int32_t* sums, int32_t* acc, int64_t acc_stride) {
     if constexpr (NT == 1) {
-        dot_one<NB>(weight, step_bytes, steps, acts, sums[0], acc);
+        dot_one(weight, steps, acts, sums[0], acc);
     } else {
-        dot_many<NB, NT>(weight, step_bytes, steps, acts, acts_stride, sums, acc, acc_stride);
+        dot_many<NB, NT>(weight, block_bytes, steps, acts, acts_stride, sums, acc, acc_stride);
     }
 }
 
-#include "matmul.hpp"
-
-#include "layers.hpp"
+#include "records.hpp"
 
 bool supported() {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
@@ -137,7 +134,6 @@ bool supported() {
 
 namespace sterna {
 const Kernel kAvx512 = {
-    "avx512vnni", avx512::kGroup, avx512::supported, avx512::matmul, avx512::mlgru, avx512::glu,
-    avx512::head};
+    "avx512vnni", avx512::supported, avx512::matmul, avx512::run};
 }  // namespace sterna
 #endif

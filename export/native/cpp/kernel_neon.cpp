@@ -9,8 +9,7 @@
 namespace sterna {
 namespace neon {
 
-constexpr int64_t kGroup = 2;
-constexpr int kBlocksOne = 2, kBlocksMany = 1, kTokens = 2;
+constexpr int64_t kBlocks = 1, kTokens = 2;
 
 // sum[row] += the four products of a row's bytes with bytes 4 * LANE .. of q.
 template <int LANE>
@@ -24,16 +23,13 @@ inline int32x4_t add(int32x4_t sum, int8x16_t codes, int8x16_t q) {
 
 #include "neon.hpp"
 
-#include "matmul.hpp"
-
-#include "layers.hpp"
+#include "records.hpp"
 
 bool supported() { return true; }
 
 }  // namespace neon
 
-const Kernel kNeon = {
-    "neon", neon::kGroup, neon::supported, neon::matmul, neon::mlgru, neon::glu, neon::head};
+const Kernel kNeon = {"neon", neon::supported, neon::matmul, neon::run};
 
 }  // namespace sterna
 #endif

@@ -11,8 +11,7 @@
 namespace sterna {
 namespace neon_dot {
 
-constexpr int64_t kGroup = 2;
-constexpr int kBlocksOne = 2, kBlocksMany = 1, kTokens = 2;
+constexpr int64_t kBlocks = 1, kTokens = 2;
 constexpr unsigned long kDotProducts = 1ul << 20;   // HWCAP_ASIMDDP of Linux
 
 template <int LANE>
@@ -22,9 +21,7 @@ inline int32x4_t add(int32x4_t sum, int8x16_t codes, int8x16_t q) {
 
 #include "neon.hpp"
 
-#include "matmul.hpp"
-
-#include "layers.hpp"
+#include "records.hpp"
 
 bool supported() { return getauxval(AT_HWCAP) & kDotProducts; }
 
@@ -34,8 +31,6 @@ bool supported() { return getauxval(AT_HWCAP) & kDotProducts; }
 #pragma GCC pop_options
 
 namespace sterna {
-const Kernel kNeonDot = {
-    "neon-dot", neon_dot::kGroup, neon_dot::supported, neon_dot::matmul, neon_dot::mlgru,
-    neon_dot::glu, neon_dot::head};
+const Kernel kNeonDot = {"neon-dot", neon_dot::supported, neon_dot::matmul, neon_dot::run};
 }  // namespace sterna
 #endif

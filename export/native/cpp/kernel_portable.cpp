@@ -4,14 +4,13 @@
 namespace sterna {
 namespace portable {
 
-constexpr int64_t kGroup = 1;
-constexpr int kBlocksOne = 1, kBlocksMany = 1, kTokens = 2;
+constexpr int64_t kBlocks = 1, kTokens = 2;
 
 // 16-bit sums of 8 steps: 8 * 4 products of at most 2 * 127, below 2^13.
 constexpr int64_t kWidenSteps = 8;
 
 template <int NB, int NT>
-inline void dot(const uint8_t* weight, int64_t step_bytes, int64_t steps, const int8_t* acts,
+inline void dot(const uint8_t* weight, int64_t, int64_t steps, const int8_t* acts,
                 int64_t acts_stride, const int32_t* sums, int32_t* acc, int64_t acc_stride) {
     static_assert(NB == 1);
     for (int t = 0; t < NT; ++t) {
@@ -21,7 +20,7 @@ inline void dot(const uint8_t* weight, int64_t step_bytes, int64_t steps, const 
             const int64_t last = done + kWidenSteps < steps ? done + kWidenSteps : steps;
             int16_t sum[kBlockBytes] = {};
             for (int64_t step = done; step < last; ++step) {
-                const uint8_t* const w = weight + step * step_bytes;
+                const uint8_t* const w = weight + step * kBlockBytes;
                 const int8_t* const q = acts + t * acts_stride + step * kStepColumns;
                 for (int64_t i = 0; i < kBlockBytes; i += 4) {
                     for (int byte = 0; byte < 4; ++byte) {
@@ -41,16 +40,13 @@ inline void dot(const uint8_t* weight, int64_t step_bytes, int64_t steps, const 
     }
 }
 
-#include "matmul.hpp"
-
-#include "layers.hpp"
+#include "records.hpp"
 
 bool supported() { return true; }
 
 }  // namespace portable
 
 const Kernel kPortable = {
-    "portable", portable::kGroup, portable::supported, portable::matmul, portable::mlgru,
-    portable::glu, portable::head};
+    "portable", portable::supported, portable::matmul, portable::run};
 
 }  // namespace sterna

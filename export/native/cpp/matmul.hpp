@@ -1,66 +1,55 @@
-// Walking over a packed matrix, for every instruction set.
+// Walking over a matrix, for every instruction set.
 //
-// Compiled once for each: a kernel_*.cpp defines kGroup, kBlocksOne, kBlocksMany, kTokens and
+// Compiled once for each: a kernel_*.cpp defines kBlocks, kTokens and
 //
 //   template <int NB, int NT>
-//   void dot(const uint8_t* weight, int64_t step_bytes, int64_t steps, const int8_t* acts,
+//   void dot(const uint8_t* weight, int64_t block_bytes, int64_t steps, const int8_t* acts,
 //            int64_t acts_stride, const int32_t* sums, int32_t* acc, int64_t acc_stride)
 //
-// which multiplies NB neighbouring blocks with NT tokens, and includes this file.
+// which multiplies NB neighbouring blocks with NT tokens, and includes this file. A single token
+// takes block after block, which is one forward stream; several share what they unpack.
 #pragma once
 
 template <int NB, int NT>
-inline void dot_blocks(const uint8_t* weight, int64_t width, int64_t steps, const int8_t* acts,
-                       int64_t acts_stride, const int32_t* sums, int32_t* acc,
+inline void dot_blocks(int64_t count, const uint8_t* weight, int64_t block_bytes, int64_t steps,
+                       const int8_t* acts, int64_t acts_stride, const int32_t* sums, int32_t* acc,
                        int64_t acc_stride) {
     if constexpr (NB > 0) {
-        int64_t block = 0;
-        for (; block + NB <= width; block += NB) {
-            dot<NB, NT>(weight + block * kBlockBytes, width * kBlockBytes, steps, acts,
-                        acts_stride, sums, acc + block * kBlockRows, acc_stride);
+        if (count == NB) {
+            dot<NB, NT>(weight, block_bytes, steps, acts, acts_stride, sums, acc, acc_stride);
+        } else {
+            dot_blocks<NB - 1, NT>(
+                count, weight, block_bytes, steps, acts, acts_stride, sums, acc, acc_stride);
         }
-        if (block < width) {
-            // Fewer blocks are left than are wanted together: at most three.
-            const uint8_t* const at = weight + block * kBlockBytes;
-            int32_t* const to = acc + block * kBlockRows;
-            const int64_t bytes = width * kBlockBytes;
-            switch (width - block) {
-                case 1: dot<1, NT>(at, bytes, steps, acts, acts_stride, sums, to, acc_stride);
-                        break;
-                case 2: if constexpr (NB > 2) {
-                            dot<2, NT>(at, bytes, steps, acts, acts_stride, sums, to, acc_stride);
-                        }
-                        break;
-                case 3: if constexpr (NB > 3) {
-                            dot<3, NT>(at, bytes, steps, acts, acts_stride, sums, to, acc_stride);
-                        }
-                        break;
-                default: break;
+    }
+}
+
+// Blocks first to first + count of a matrix; acc [tokens, acc_stride] begins with their first row.
+inline void multiply_blocks(const Matrix& matrix, int64_t first, int64_t count, const int8_t* acts,
+                            int64_t acts_stride, const int32_t* sums, int64_t tokens, int32_t* acc,
+                            int64_t acc_stride) {
+    const int64_t steps = matrix.steps(), block_bytes = steps * kBlockBytes;
+    for (int64_t block = 0; block < count; block += kBlocks) {
+        const int64_t width = count - block < kBlocks ? count - block : kBlocks;
+        const uint8_t* const weight = matrix.weight + (first + block) * block_bytes;
+        int32_t* const to = acc + block * kBlockRows;
+        int64_t t = 0;
+        for (; tokens - t >= kTokens; t += kTokens) {
+            dot_blocks<kBlocks, kTokens>(width, weight, block_bytes, steps, acts + t * acts_stride,
+                                         acts_stride, sums + t, to + t * acc_stride, acc_stride);
+        }
+        for (; t < tokens; ++t) {
+            for (int64_t one = 0; one < width; ++one) {
+                dot<1, 1>(weight + one * block_bytes, block_bytes, steps, acts + t * acts_stride,
+                          acts_stride, sums + t, to + t * acc_stride + one * kBlockRows,
+                          acc_stride);
             }
         }
     }
 }
 
-void matmul(const Packed& weight, const int8_t* acts, const int32_t* sums, int64_t tokens,
+void matmul(const Matrix& matrix, const int8_t* acts, const int32_t* sums, int64_t tokens,
             int32_t* acc) {
-    const int64_t blocks = weight.blocks(), steps = weight.steps();
-    const int64_t stride = weight.padded_columns(), out = weight.padded_rows();
-    for (int64_t first = 0; first < blocks; first += kGroup) {
-        const int64_t width = blocks - first < kGroup ? blocks - first : kGroup;
-        const uint8_t* const at = weight.bytes.data() + first * steps * kBlockBytes;
-        int32_t* const to = acc + first * kBlockRows;
-        int64_t t = 0;
-        for (; tokens - t >= kTokens; t += kTokens) {
-            dot_blocks<kBlocksMany, kTokens>(at, width, steps, acts + t * stride, stride,
-                                             sums + t, to + t * out, out);
-        }
-        for (; tokens - t >= 2 && kTokens > 2; t += 2) {
-            dot_blocks<kBlocksMany, 2>(at, width, steps, acts + t * stride, stride, sums + t,
-                                       to + t * out, out);
-        }
-        for (; t < tokens; ++t) {
-            dot_blocks<kBlocksOne, 1>(at, width, steps, acts + t * stride, stride, sums + t,
-                                      to + t * out, out);
-        }
-    }
+    multiply_blocks(matrix, 0, matrix.blocks(), acts, matrix.padded_columns(), sums, tokens, acc,
+                    matrix.padded_rows());
 }

@@ -1,10 +1,11 @@
-// What the operators are made of: formats, packed matrices, projections and tables.
+// A model as the operator reads it: records, their formats, and where their constants lie.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,120 +14,112 @@
 
 namespace sterna {
 
-// Rows of a block; a block of one step is 64 bytes: 16 rows of 4 bytes, 4 trits a byte.
-constexpr int64_t kBlockRows = 16;
-// Columns that one step covers.
-constexpr int64_t kStepColumns = 16;
-constexpr int64_t kBlockBytes = 64;
+// A tile of a matrix: 16 rows of 4 bytes, 4 trits a byte, which are 16 columns.
+constexpr int64_t kBlockRows = 16, kStepColumns = 16, kBlockBytes = 64;
 // Columns of a matrix: what keeps every sum inside 32 bits.
 constexpr int64_t kMaxColumns = 65536;
+// Memory is counted in lines of the cache.
+struct alignas(64) Line { uint8_t bytes[64]; };
 
 inline int64_t round_up(int64_t value, int64_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
 }
 
-// What a NumericProfile of Sterna says; each number is an attribute of a node, of its name.
-struct Profile {
-    int32_t x_bits, x_frac, z_bits, z_frac, h_bits, h_frac, o_bits, o_frac, p_bits, p_frac;
-    int32_t logit_bits, logit_frac, reciprocal_bits, root_frac, scale_frac, mantissa_bits;
-    int32_t scale_bits, sigmoid_frac, sigmoid_segments;
+// A ternary matrix in the layout of docs/native-ops.md: trits as codes 0, 1, 2 for -1, 0, 1. It
+// lies where somebody else has put it.
+struct Matrix {
+    const uint8_t* weight = nullptr;
+    int64_t rows = 0, columns = 0;
 
-    int32_t combine_shift() const { return scale_frac + mantissa_bits - scale_bits; }
-    int32_t candidate_shift() const { return z_frac + sigmoid_frac - h_frac; }
-    int32_t output_shift() const { return sigmoid_frac + h_frac - o_frac; }
-    int32_t product_shift() const { return 2 * z_frac - p_frac; }
-    // log2 of sigmoid_segments.
-    int32_t index_bits() const;
-    // Whether all products of gates, states and pre-activations fit in 32 bits with their half.
-    bool narrow() const;
-};
+    Matrix() = default;
+    // Throws std::invalid_argument unless it has 1 to kMaxColumns columns, and rows.
+    Matrix(const uint8_t* weight, int64_t rows, int64_t columns);
 
-// Reads each number by its name. Checks what the arithmetic relies on; throws
-// std::invalid_argument.
-Profile read_profile(const std::function<int64_t(const char* name)>& number);
-
-// Memory on a 64-byte boundary; large ones ask for huge pages.
-class Bytes {
-public:
-    Bytes() = default;
-    explicit Bytes(size_t size);
-    uint8_t* data() const { return data_.get(); }
-    size_t size() const { return size_; }
-
-private:
-    struct Free { void operator()(uint8_t* data) const; };
-    std::unique_ptr<uint8_t[], Free> data_;
-    size_t size_ = 0;
-};
-
-// A ternary matrix in the layout of docs/native-ops.md: trits as codes 0, 1, 2 for -1, 0, 1.
-// `group` blocks lie side by side in each step, so that a matrix-vector product reads its bytes
-// in one forward stream.
-struct Packed {
-    int64_t rows = 0, columns = 0, group = 1;
-    Bytes bytes;
-
-    int64_t blocks() const { return (rows + kBlockRows - 1) / kBlockRows; }
-    int64_t steps() const { return (columns + kStepColumns - 1) / kStepColumns; }
+    int64_t blocks() const { return round_up(rows, kBlockRows) / kBlockRows; }
+    int64_t steps() const { return round_up(columns, kStepColumns) / kStepColumns; }
     int64_t padded_rows() const { return blocks() * kBlockRows; }
     int64_t padded_columns() const { return steps() * kStepColumns; }
 };
 
-// Packs trits(column, row) = 2-bit two's complement, four to a byte, rows fastest (ONNX's INT2
-// of shape [columns, rows]). Throws std::invalid_argument on a code that is no trit.
-Packed pack_int2(const uint8_t* trits, int64_t columns, int64_t rows, int64_t group);
-// The same from bytes of -1, 0, 1.
-Packed pack_int8(const int8_t* trits, int64_t columns, int64_t rows, int64_t group);
-
-struct Projection {
-    Packed weight;
-    int64_t parts = 1;                  // merged projections, each with its own scale
-    std::vector<int32_t> k;             // [parts]
-    std::vector<int32_t> shift;         // [parts]
-    std::vector<int32_t> bias;          // [rows]
+// Element types of ONNX.
+enum ElementType : int {
+    kUndefined = 0, kUint8 = 2, kInt16 = 5, kInt32 = 6, kInt64 = 7, kDouble = 11,
 };
 
-// sigmoid(z) by interpolation between segments, or by one entry for each z (step_bits 0).
-struct Sigmoid {
-    int32_t step_bits = 0;
-    std::vector<int32_t> low, rise;     // [segments]
-    std::vector<uint32_t> pairs;        // rise << 16 | low, if both fit in 16 bits
-    Sigmoid() = default;
-    Sigmoid(int32_t step, std::vector<int32_t> lows, std::vector<int32_t> rises);
-    int32_t at(int32_t index) const;    // index = z - z_min
+struct Tensor {
+    int type = kUndefined;
+    std::vector<int64_t> shape;
+    const void* data = nullptr;
+
+    int64_t count() const;
+    // Throws std::invalid_argument that names it unless it is of this type and shape; -1 is any
+    // size.
+    template <class T>
+    const T* as(const std::string& name, int wanted, const std::vector<int64_t>& sizes) const {
+        return static_cast<const T*>(expect(name, wanted, sizes));
+    }
+    const void* expect(
+        const std::string& name, int wanted, const std::vector<int64_t>& sizes) const;
 };
 
-// The gates of an MLGRU; `candidate` is empty if it follows from the sigmoid.
-struct Gates {
-    Sigmoid sigmoid;
-    std::vector<int32_t> candidate;     // [2^z_bits]
+// In the order of the kinds of model/quantized/records.py.
+enum class Kind : int64_t {
+    kEmbedding, kNarrow, kScale, kNorm, kEnergy, kRoot, kQuantize, kProject, kSigmoid, kRecur,
+    kMultiply, kAdd,
 };
 
-// The activation of a GLU: silu is empty if it follows from the sigmoid.
-struct Silu {
-    Sigmoid sigmoid;
-    std::vector<int32_t> silu;          // [2^z_bits]
+// A row of the program: a record in numbers, in the order of export/native/program.py. `result`,
+// `x` and `y` are slots of values; what reads one alone has it as both.
+struct Numbers {
+    Kind kind;
+    int64_t result, x, y, width, columns, low, high, shift, mantissa, combine_shift;
+    int64_t reciprocal_bits, root_frac, scale_frac, epsilon, reverse, constant;
+};
+constexpr int64_t kFields = sizeof(Numbers) / sizeof(int64_t);
+// The slot of the last result: the output of the operator.
+constexpr int64_t kLogits = -1;
+
+// A sigmoid as straight lines, `low + rise * rest` in each segment.
+struct Table {
+    std::vector<int32_t> narrow;        // rise << 16 | low, for records that are narrow
+    std::vector<int64_t> wide;          // rise << 32 | low
+
+    template <class Wide>
+    const std::vector<Wide>& pairs() const {
+        if constexpr (sizeof(Wide) == 4) return narrow; else return wide;
+    }
 };
 
-// Uses the short form only after comparing it with every entry of the table.
-Gates read_gates(const Profile& profile, const double* table);
-Silu read_silu(const Profile& profile, const double* table);
-
-struct Mlgru {
-    Profile profile;
-    Projection fcg, out;
-    Gates gates;
+struct Record : Numbers {
+    bool narrow = false;                // all of it fits in 32 bits
+    Matrix matrix;
+    const int32_t* bias = nullptr;
+    std::vector<int32_t> vector;        // of a scale
+    const Table* table = nullptr;
+    int64_t state = 0;                  // of a recurrence
 };
 
-struct Glu {
-    Profile profile;
-    Projection gate_up, down;
-    Silu silu;
-};
+struct Slot { int64_t first_line = 0, lines = 0; };
 
-struct Head {
-    Profile profile;
-    Projection head;
+// Reads a program and checks all that the arithmetic relies on: the kernels then neither read out
+// of bounds nor overflow, whatever tokens and state a call brings (which it checks).
+struct Model {
+    std::vector<Record> records;
+    std::vector<Slot> slots;
+    // Of a constant, for a number of step bits, from one end or the other.
+    std::map<std::array<int64_t, 3>, Table> tables;
+    int64_t lines = 0;                  // of all slots
+    int64_t vocab = 0, states = 0, width = 0, state_low = 0, state_high = 0;
+    int64_t logits = 0;                 // of a position
+    int64_t last_recur = 0;             // later records may be left out
+    const void* embedding = nullptr;
+    bool short_embedding = false;
+
+    // `names` are those of the records, one a line; `constant(i)` is the i-th one. Throws
+    // std::invalid_argument, which names the record or the tensor.
+    Model(const Tensor& program, const std::string& names,
+          const std::function<Tensor(int64_t)>& constant);
+    Model(const Model&) = delete;
 };
 
 }  // namespace sterna

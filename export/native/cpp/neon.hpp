@@ -5,9 +5,10 @@
 #pragma once
 
 template <int NB, int NT>
-inline void dot(const uint8_t* weight, int64_t step_bytes, int64_t steps, const int8_t* acts,
+inline void dot(const uint8_t* weight, int64_t, int64_t steps, const int8_t* acts,
                 int64_t acts_stride, const int32_t* sums, int32_t* acc, int64_t acc_stride) {
-    constexpr int kQuarters = 4 * NB;
+    static_assert(NB == 1);
+    constexpr int kQuarters = 4;
     const uint8x16_t mask1 = vdupq_n_u8(3), mask4 = vdupq_n_u8(12);
     int32x4_t sum1[kQuarters][NT], sum4[kQuarters][NT];
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
@@ -37,7 +38,7 @@ inline void dot(const uint8_t* weight, int64_t step_bytes, int64_t steps, const 
                 sum4[quarter][token] = add<3>(sum4[quarter][token], codes[3], q[token]);
             }
         }
-        weight += step_bytes;
+        weight += kBlockBytes;
         acts += kStepColumns;
     }
     for (int token = 0; token < NT; ++token) {

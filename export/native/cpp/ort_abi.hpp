@@ -11,7 +11,7 @@
 
 namespace sterna::ort {
 
-// 18 (onnxruntime 1.18): the first with every member of CustomOp. Sterna asks for 1.24 anyway.
+// 18 (onnxruntime 1.18): the first with every member of CustomOp.
 constexpr uint32_t kApiVersion = 18;
 
 struct Status;
@@ -26,10 +26,6 @@ struct ShapeInferContext;
 
 enum ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
 
-enum ElementType : int {
-    kUndefined = 0, kInt8 = 3, kInt32 = 6, kDouble = 11, kInt2 = 25,
-};
-
 // Positions in the table of `struct OrtApi`; its version 18 ends beyond all of them.
 enum class Entry : size_t {
     CreateStatus = 0,
@@ -42,7 +38,7 @@ enum class Entry : size_t {
     GetDimensionsCount = 61,
     GetDimensions = 62,
     GetTensorTypeAndShape = 65,
-    KernelInfoGetAttribute_int64 = 86,
+    KernelInfoGetAttribute_string = 87,
     KernelContext_GetInput = 90,
     KernelContext_GetOutput = 91,
     ReleaseStatus = 93,

@@ -19,6 +19,7 @@ from timing import measure, summarise
 
 from sterna.cli.terminal.tables import Table
 from sterna.export.forms.forms import Form, build
+from sterna.export.graph.file import OnnxFile
 from sterna.export.runtime.runtime import open_session
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
@@ -38,7 +39,7 @@ def main() -> None:
         model = random_model(ModelConfig(d=d, layers=2, dff=dff), S16)
         for form in FORMS:
             proto = build(model, form)
-            sessions = [open_session(proto, form.value, count) for count in (1, threads)]
+            sessions = [open_session(OnnxFile(proto, form.value), count) for count in (1, threads)]
             state = np.zeros((2, 1, d), np.int32 if form.exact else np.float32)
             feed = {"tokens": np.array([[65]]), "state": state, "logits_from": np.array([0])}
             found = summarise(measure(

@@ -1,6 +1,8 @@
 """ONNX files: what is in them, how they are written, and what is refused."""
 
+import itertools
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +11,16 @@ import onnxruntime
 import pytest
 from conftest import ODD
 from onnx import helper
+from onnx.external_data_helper import load_external_data_for_model
 
 from sterna.export.forms.forms import build, export_onnx
+from sterna.export.graph.file import OnnxFile
 from sterna.export.graph.metadata import OnnxFileError
 from sterna.export.runtime.check import check_exact
 from sterna.export.runtime.runtime import OnnxModel
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
-from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.synthetic import random_model
 
 
@@ -82,6 +86,11 @@ def test_a_truncated_file_is_refused_wherever_it_is_cut(model, tmp_path):
         path.write_bytes(data[:kept])
         with pytest.raises(OnnxFileError, match=r"m\.onnx: "):
             OnnxModel(path)
+    # Fields of other kinds and sizes than a message may have.
+    for byte, at in itertools.product((0, 0x7F, 0xFF), range(0, len(data), 997)):
+        path.write_bytes(data[:at] + bytes([byte]) + data[at + 1:])
+        with suppress(OnnxFileError):
+            OnnxFile.read(path)
     path.unlink()
     with pytest.raises(OnnxFileError, match=r"m\.onnx: cannot read the ONNX file \(No such"):
         OnnxModel(path)
@@ -90,6 +99,20 @@ def test_a_truncated_file_is_refused_wherever_it_is_cut(model, tmp_path):
     onnx.save(helper.make_model(graph), path)
     with pytest.raises(OnnxFileError, match=r"m\.onnx: not an ONNX graph made by Sterna"):
         OnnxModel(path)
+
+
+def test_large_tensors_stay_in_the_file(tmp_path):
+    path = export_onnx(load_model("tiny"), tmp_path / "m.onnx")
+    found, whole = OnnxFile.read(path).proto, onnx.load(path)
+    external = [each for each in found.graph.initializer if each.external_data]
+    assert {each.name for each in external} == {
+        each.name for each in whole.graph.initializer if len(each.raw_data) >= 1 << 16}
+    assert found.ByteSize() < path.stat().st_size - (1 << 16) * len(external) + 999
+    load_external_data_for_model(found, str(tmp_path))
+    for each in external:
+        each.ClearField("external_data")
+        each.ClearField("data_location")
+    assert found == whole
 
 
 @pytest.mark.parametrize(("key", "value", "message"), [

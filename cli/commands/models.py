@@ -156,19 +156,19 @@ def info(
 
 def _graph_info(path: str, as_json: bool) -> int:
     from sterna.export.runtime.runtime import read_graph
-    proto, found = read_graph(path)
+    file, found = read_graph(path)
     size = Path(path).stat().st_size
     if as_json:
         print_json({
             "one_token": found.one_token, "form": found.form.value, "exact": found.exact,
-            "bytes": size, "nodes": len(proto.graph.node), "vocab": found.vocab,
+            "bytes": size, "nodes": len(file.proto.graph.node), "vocab": found.vocab,
             "state_shape": found.shape, "profile": found.profile, "logit": asdict(found.logit),
             "model_sha256": found.model_sha256, "sterna_version": found.sterna_version})
         return 0
     layers, d = found.shape
     out.print(f"{path}: d {d}, {layers} layers, vocabulary {found.vocab}; {size:,} bytes")
     length = "one token" if found.one_token else "any number of tokens"
-    out.print(f"graph of the form {found.form} for {length} a call, {len(proto.graph.node):,} "
+    out.print(f"graph of the form {found.form} for {length} a call, {len(file.proto.graph.node):,} "
               f"nodes, by Sterna {found.sterna_version}")
     out.print(f"of the quantised model with sha256 {found.model_sha256}")
     out.print(f"profile {found.profile}: logits with {found.logit.frac} fraction bits, states of "

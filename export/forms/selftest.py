@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 
 from sterna.export.float.reference import float_logits
+from sterna.export.graph.file import OnnxFile
 from sterna.export.graph.metadata import GraphInfo, OnnxFileError
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
@@ -68,17 +69,25 @@ def record(proto: onnx.ModelProto, model: QuantizedModel, info: GraphInfo) -> No
 
 
 def seal(proto: onnx.ModelProto) -> None:
-    """Store the checksum of a graph as it is now."""
-    set_property(proto, _CHECKSUM, _checksum(proto))
+    """Store the checksum of a graph as it is now: the last property, which ends its bytes."""
+    for entry in [entry for entry in proto.metadata_props if entry.key == _CHECKSUM]:
+        proto.metadata_props.remove(entry)
+    digest = hashlib.sha256(proto.SerializeToString(deterministic=True))
+    proto.metadata_props.add(key=_CHECKSUM, value=digest.hexdigest())
 
 
-def check_checksum(proto: onnx.ModelProto) -> None:
+def check_checksum(file: OnnxFile) -> None:
     """Check that a graph is as it was written.
 
     Raises OnnxFileError if it was edited, or has no checksum.
     """
-    found = get_property(proto, _CHECKSUM)
-    if found != _checksum(proto):
+    proto = onnx.ModelProto()
+    seal(proto)
+    with memoryview(file.content) as content:
+        end = content[-proto.ByteSize():]
+        proto.metadata_props[0].value = hashlib.sha256(content[:-len(end)]).hexdigest()
+        right = end == proto.SerializeToString()
+    if not right:
         raise OnnxFileError(
             "the graph is not as Sterna wrote it (its checksum differs): it was edited, or "
             "saved again by another tool; export it again")
@@ -151,16 +160,6 @@ def digest_of(*arrays: np.ndarray) -> str:
     for values in arrays:
         digest.update(np.ascontiguousarray(values, dtype="<i4").tobytes())
     return digest.hexdigest()
-
-
-def _checksum(proto: onnx.ModelProto) -> str:
-    """SHA-256 of the serialised graph without its checksum."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    kept = [entry for entry in copy.metadata_props if entry.key != _CHECKSUM]
-    del copy.metadata_props[:]
-    copy.metadata_props.extend(kept)
-    return hashlib.sha256(copy.SerializeToString(deterministic=True)).hexdigest()
 
 
 def get_property(proto: onnx.ModelProto, key: str) -> str:

@@ -28,9 +28,10 @@ from sterna.export.forms.selftest import (
     seal,
     set_property,
 )
+from sterna.export.graph.file import OnnxFile
 from sterna.export.graph.metadata import LAYER_FORMAT, OnnxFileError
 from sterna.export.layers.graph import build_layer, build_matrix
-from sterna.export.runtime.runtime import open_session, read_proto
+from sterna.export.runtime.runtime import open_session
 from sterna.model.files import check_path, write_atomically
 from sterna.model.layers import GluLayer, Layer, MatrixLayer, MlgruLayer
 from sterna.model.layers.layer import LayerOrWeights, input_bits, layer_of, matrix_layer_of
@@ -201,8 +202,8 @@ def check_layer(source: str | Path | onnx.ModelProto, *, session: Any = None) ->
     SelfTestError
         If the integers are not those of the reference, or the runtime gives none.
     """
-    name = "the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source)
-    proto = source if isinstance(source, onnx.ModelProto) else read_proto(source)
+    file = OnnxFile.read(source)
+    name, proto = file.name, file.proto
     if get_property(proto, "sterna.format") != LAYER_FORMAT:
         raise OnnxFileError(f"{name}: not the ONNX graph of a layer made by Sterna")
     if get_property(proto, "sterna.format_version") != str(LAYER_FORMAT_VERSION):
@@ -211,11 +212,11 @@ def check_layer(source: str | Path | onnx.ModelProto, *, session: Any = None) ->
             f"{get_property(proto, 'sterna.format_version')!r}, this Sterna reads version "
             f"{LAYER_FORMAT_VERSION}; export it again")
     try:
-        check_checksum(proto)
+        check_checksum(file)
     except OnnxFileError as error:
         raise OnnxFileError(f"{name}: {error}") from error
     test: Mapping[str, Any] = json.loads(get_property(proto, SELF_TEST))
-    session = open_session(proto, name) if session is None else session
+    session = open_session(file) if session is None else session
     x = _vectors(test["shape"], test["bits"])
     both = _run(name, session, x)
     if digest_of(*both) != test["sha256"]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 
 from sterna.export.forms.selftest import signal_to_noise
+from sterna.export.graph.file import OnnxFile, Source
 from sterna.export.graph.metadata import GraphInfo
-from sterna.export.runtime.runtime import OnnxModel, Source, read_graph, token_array
+from sterna.export.runtime.runtime import OnnxModel, read_graph, token_array
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference, compare
 from sterna.model.quantized.integer import IntegerModel
@@ -80,13 +80,13 @@ def check_exact(model: QuantizedModel, source: Source, tokens: np.ndarray) -> Ex
         If tokens has the wrong shape or values, the graph cannot be loaded, is of a float
         form, or has another shape than the model.
     """
-    proto, info = _graph_of(model, source)
+    file, info = _graph_of(model, source)
     if not info.exact:
         raise ValueError(
             f"check_exact compares integers, and the graph has the float form {info.form}: take "
             f"check_close")
     tokens = token_array(tokens, ["batch", "length"], model.vocab)
-    graph, reference = OnnxModel(proto), IntegerModel(model)
+    graph, reference = OnnxModel(file), IntegerModel(model)
     right, mine = reference.start(len(tokens)), graph.start(len(tokens))
     logits = state = Comparison()
     first, t, length = None, 0, 1
@@ -100,7 +100,7 @@ def check_exact(model: QuantizedModel, source: Source, tokens: np.ndarray) -> Ex
             state += compare(record.name, right[None, layer], mine[None, layer],
                              first_token=t + part.shape[1] - 1)
         if first is None and logits.mismatches + state.mismatches:
-            first = _locate(reference, OnnxModel(proto, taps=None), part, before, t)
+            first = _locate(reference, OnnxModel(file, taps=None), part, before, t)
             first = first or (logits + state).first
         t += part.shape[1]
         length += not info.one_token
@@ -118,26 +118,26 @@ def check_close(model: QuantizedModel, source: Source, tokens: np.ndarray) -> fl
     ValueError
         As :func:`check_exact`, but that the form must be a float one.
     """
-    proto, info = _graph_of(model, source)
+    file, info = _graph_of(model, source)
     if info.exact:
         raise ValueError(
             f"check_close compares real numbers, and the graph has the exact form {info.form}: "
             f"take check_exact")
     tokens = token_array(tokens, ["batch", "length"], model.vocab)
     right, _ = IntegerModel(model).run(tokens)
-    got, _ = OnnxModel(proto).run(tokens)
+    got, _ = OnnxModel(file).run(tokens)
     return signal_to_noise(right * 2.0 ** -model.logit.frac, got)
 
 
-def _graph_of(model: QuantizedModel, source: Source) -> tuple[onnx.ModelProto, GraphInfo]:
+def _graph_of(model: QuantizedModel, source: Source) -> tuple[OnnxFile, GraphInfo]:
     """The graph, if it has the shape of the model."""
-    proto, info = read_graph(source)
+    file, info = read_graph(source)
     shape = len(model.states), model.states[0].width
     if (info.vocab, info.shape) != (model.vocab, shape):
         raise ValueError(
             f"the graph has {info.vocab} tokens and states {list(info.shape)}, the model "
             f"{model.vocab} and {list(shape)}")
-    return proto, info
+    return file, info
 
 
 def _locate(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,40 +16,40 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 import onnxruntime
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has no types
 from onnx import TensorProto, helper, numpy_helper
 
 from sterna.export.forms.forms import build
 from sterna.export.graph.builder import CONTRIB, MINIMUM_ONNXRUNTIME, OPSET
 from sterna.export.graph.fast import BLOCK
+from sterna.export.graph.file import OnnxFile, Source
 from sterna.export.graph.metadata import Form, GraphInfo, OnnxFileError
 from sterna.export.native.ops import kernel_name, register_ops, with_ops
 from sterna.model.checks import whole_number
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.taps import Tap, ignore
 
-__all__ = ["OnnxModel", "Source", "check_ops_form", "graph_name", "has_two_bit_kernels",
-           "open_session", "read_graph", "read_proto", "state_array", "thread_count",
+__all__ = ["OnnxModel", "Source", "check_ops_form", "has_two_bit_kernels",
+           "open_session", "read_graph", "state_array", "thread_count",
            "token_array", "two_bit_blocks", "with_taps"]
 
 _LARGEST_REAL = 1e6
-Source: TypeAlias = str | Path | onnx.ModelProto
-"""A graph: the path of its file, or the graph itself."""
 _Advance: TypeAlias = Iterator[tuple[np.ndarray, np.ndarray]]
 _MOST_THREADS = 256
+_FOLDER = "session.model_external_initializers_file_folder_path"
 _CHUNK = 256
 
 
 def open_session(
-    proto: onnx.ModelProto, name: str, threads: int = 1, ops: Path | None = None,
+    file: OnnxFile, threads: int = 1, ops: Path | None = None,
     options: onnxruntime.SessionOptions | None = None,
 ) -> Any:
     """Make an ``InferenceSession`` on the CPU.
 
     ``ops`` is a library of custom operators; ``options`` take the place of ours, with their own
-    number of threads. Raises OnnxFileError if onnxruntime cannot load the graph; the message begins
-    with ``name``; OpsError if the library or its kernel cannot be used.
+    number of threads. Raises OnnxFileError if onnxruntime cannot load the graph; OpsError if the
+    library or its kernel cannot be used.
     """
+    proto = file.proto
     if options is None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -58,13 +59,15 @@ def open_session(
         kernel_name(ops)        # what is wrong with the library or STERNA_KERNEL, it says clearly
         register_ops(options, ops)
         proto = with_ops(proto)
+    if file.path is not None:
+        options.add_session_config_entry(_FOLDER, str(file.path.parent))
     try:
         return onnxruntime.InferenceSession(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises classes of its own, all from Exception
         reason = " ".join(str(error).split())[:300]
         raise OnnxFileError(
-            f"{name}: onnxruntime {onnxruntime.__version__} cannot load the graph; it takes "
+            f"{file.name}: onnxruntime {onnxruntime.__version__} cannot load the graph; it takes "
             f"opset {OPSET} (onnxruntime {MINIMUM_ONNXRUNTIME} or newer) and an undamaged "
             f"file ({reason})") from error
 
@@ -92,7 +95,7 @@ def has_two_bit_kernels(block: int = BLOCK) -> bool:
     proto = helper.make_model(graph, ir_version=10, opset_imports=[
         helper.make_opsetid("", 21), helper.make_opsetid(CONTRIB, 1)])
     try:
-        (got,) = open_session(proto, "the probe").run(None, {"acts": acts})
+        (got,) = open_session(OnnxFile(proto, "the probe")).run(None, {"acts": acts})
     except Exception:  # an onnxruntime that knows no 2-bit weights refuses to load or to run it
         return False
     return abs(float(got[0, 0]) - float(acts.sum())) > 1e-3 * block
@@ -104,38 +107,17 @@ def two_bit_blocks(proto: onnx.ModelProto) -> set[int]:
             for attribute in node.attribute if attribute.name == "block_size"}
 
 
-def read_graph(source: Source) -> tuple[onnx.ModelProto, GraphInfo]:
+def read_graph(source: Source) -> tuple[OnnxFile, GraphInfo]:
     """Read a graph and what it says about itself; a proto is taken as it is.
 
     Raises OnnxFileError if the file cannot be read, is cut off, or was not made by Sterna;
     ValueError if ``source`` is neither a path nor a graph.
     """
-    if isinstance(source, onnx.ModelProto):
-        return source, GraphInfo.read(source)
-    if not isinstance(source, (str, Path)):
-        raise ValueError(
-            f"a graph must be the path of an ONNX file or an onnx.ModelProto, got {source!r}")
-    proto = read_proto(source)
+    file = OnnxFile.read(source)
     try:
-        return proto, GraphInfo.read(proto)
+        return file, GraphInfo.read(file.proto)
     except OnnxFileError as error:
-        raise OnnxFileError(f"{source}: {error}") from error
-
-
-def graph_name(source: Source) -> str:
-    """What messages call a graph."""
-    return "the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source)
-
-
-def read_proto(path: str | Path) -> onnx.ModelProto:
-    """Read an ONNX file; OnnxFileError if that cannot be, or it is cut off."""
-    try:
-        return onnx.ModelProto.FromString(Path(path).read_bytes())
-    except OSError as error:
-        raise OnnxFileError(
-            f"{path}: cannot read the ONNX file ({error.strerror or error})") from error
-    except DecodeError as error:
-        raise OnnxFileError(f"{path}: not an ONNX file, or cut off") from error
+        raise OnnxFileError(f"{file.name}: {error}") from error
 
 
 def with_taps(
@@ -210,8 +192,6 @@ class OnnxModel:
         Library of native operators.
     options
         onnxruntime's own options in place of ours; ``threads`` then has no meaning.
-    name
-        What error messages call the graph; by default its path.
 
     Raises
     ------
@@ -232,15 +212,15 @@ class OnnxModel:
     def __init__(
         self, source: Source | QuantizedModel, *, threads: int = 1,
         taps: Sequence[str] | None = (), ops: Path | None = None,
-        options: onnxruntime.SessionOptions | None = None, name: str = "",
+        options: onnxruntime.SessionOptions | None = None,
     ) -> None:
         threads = thread_count(threads)
         if isinstance(source, QuantizedModel):
             source = build(source)
-        proto, self.info = read_graph(source)
+        file, self.info = read_graph(source)
         proto = with_taps(
-            proto, None if taps is None else [tap for tap in taps if tap != "logits"])
-        self._session = open_session(proto, name or graph_name(source), threads, ops, options)
+            file.proto, None if taps is None else [tap for tap in taps if tap != "logits"])
+        self._session = open_session(replace(file, proto=proto), threads, ops, options)
         self._taps = [each.name for each in self._session.get_outputs()][2:]
         self._most = 1 if self.info.one_token else _CHUNK
 

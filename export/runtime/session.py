@@ -11,14 +11,13 @@ import numpy as np
 import onnxruntime
 
 from sterna.export.forms.selftest import SelfTestError, check_checksum, check_self_test
+from sterna.export.graph.file import Source
 from sterna.export.graph.metadata import GraphInfo, OnnxFileError
 from sterna.export.native.ops import build_ops
 from sterna.export.runtime.generate import Piece, generate, prompt_texts
 from sterna.export.runtime.runtime import (
     OnnxModel,
-    Source,
     check_ops_form,
-    graph_name,
     has_two_bit_kernels,
     read_graph,
     state_array,
@@ -43,7 +42,7 @@ class Session:
         Path of the file, or the graph itself.
     threads
         Threads that one operator may use. A second one gains nothing up to about d = 512
-        (benchmarks/threads.py).
+        (benchmarks/threads.py, benchmarks/real_size.py).
     ops
         Library of native operators for the form ``exact``: a path; True builds it unless it
         has been built before (:func:`sterna.export.native.ops.build_ops`); None for none.
@@ -80,30 +79,28 @@ class Session:
         allow_slow: bool = False, options: onnxruntime.SessionOptions | None = None,
     ) -> None:
         threads = thread_count(threads)
-        proto, self.info = read_graph(source)
+        file, self.info = read_graph(source)
         """What the file says about itself: form, records, profile, model."""
-        name = graph_name(source)
         if ops:     # refused before it is compiled, not after
-            check_ops_form(self.info.form, name)
+            check_ops_form(self.info.form, file.name)
         library = _library(ops)
         try:
-            check_checksum(proto)
+            check_checksum(file)
             if not allow_slow and not all(
-                    has_two_bit_kernels(block) for block in two_bit_blocks(proto)):
+                    has_two_bit_kernels(block) for block in two_bit_blocks(file.proto)):
                 raise OnnxFileError(
                     f"this onnxruntime has no 2-bit kernels for this processor, and would run "
                     f"the form {self.info.form} many times slower than float; export with --form "
                     "exact instead")
-            self._graph = OnnxModel(
-                proto, threads=threads, ops=library, options=options, name=name)
-            check_self_test(proto, self.info, self._graph)
+            self._graph = OnnxModel(file, threads=threads, ops=library, options=options)
+            check_self_test(file.proto, self.info, self._graph)
         except SelfTestError as error:
             advice = (f"the library {library} is wrong: build it again, or go without it"
                       if library else "this onnxruntime computes something else")
-            raise SelfTestError(f"{name}: {error}; {advice}") from error
+            raise SelfTestError(f"{file.name}: {error}; {advice}") from error
         except OnnxFileError as error:
-            known = str(error).startswith(f"{name}: ")
-            raise OnnxFileError(str(error) if known else f"{name}: {error}") from error
+            known = str(error).startswith(f"{file.name}: ")
+            raise OnnxFileError(str(error) if known else f"{file.name}: {error}") from error
 
     # One call ----------------------------------------------------------------------
 

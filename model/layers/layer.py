@@ -15,7 +15,7 @@ from sterna.model.layers.matrix import MatrixLayer, Ternary, TernaryMatrix, tern
 from sterna.model.profile import S16, FixedPoint, NumericProfile, profile_of
 from sterna.model.quantized.file import Projection
 from sterna.model.quantized.fixed import check_bias, quantize_projection
-from sterna.model.quantized.integer import IntegerRecords
+from sterna.model.quantized.integer import ROWS, IntegerRecords
 from sterna.model.quantized.records import (
     Record,
     Recur,
@@ -25,7 +25,7 @@ from sterna.model.quantized.records import (
     residual,
     result_of,
 )
-from sterna.model.quantized.taps import Tap, ignore
+from sterna.model.quantized.taps import Tap, ignore, tap_tokens
 
 __all__ = ["BitLinearLayer", "GluLayer", "Layer", "LayerOrWeights", "MlgruLayer", "ResidualLayer",
            "SequentialLayer", "State", "input_bits", "layer_of", "matrix_layer_of"]
@@ -107,18 +107,36 @@ class Layer(ABC):
         ValueError
             If ``x`` is not of integers, or it or a state has another shape or leaves its range.
         """
+        y, state = self._advance(x[None], state, tap)
+        return y[0], state
+
+    def run(self, x: Array, state: State | None = None, tap: Tap = ignore) -> tuple[Array, State]:
+        """Run ``x [batch, time, columns]``; return ``[batch, time, rows]`` and the last state."""
+        xp = array_namespace(x)
+        if x.ndim != 3:
+            raise ValueError(f"x must be [batch, time, {self.columns}], got {list(x.shape)}")
+        state = self.start(x.shape[0], x) if state is None else state
+        rows, most = [], max(ROWS // max(x.shape[0], 1), 1)
+        for first in range(0, x.shape[1], most):
+            part = xp.permute_dims(x[:, first:first + most], (1, 0, 2))
+            y, state = self._advance(part, state, tap)
+            rows.append(y)
+        return xp.permute_dims(xp.concat(rows), (1, 0, 2)), state
+
+    def _advance(self, x: Array, state: State, tap: Tap) -> tuple[Array, State]:
+        """Advance by a row of tokens, ``x [time, batch, columns]``."""
         xp, h = array_namespace(x), self.profile.h
         if not xp.isdtype(x.dtype, "integral"):
             raise ValueError(f"x must be integers, got {x.dtype}")
         x = xp.astype(x, xp.int64)
         limit = 1 << (input_bits(self.profile) - 1)
-        if x.ndim != 2 or x.shape[1] != self.columns or not x.shape[0]:
-            raise ValueError(f"x must be [batch, {self.columns}], got {list(x.shape)}")
+        if x.ndim != 3 or x.shape[2] != self.columns or not x.shape[1]:
+            raise ValueError(f"x must be [batch, {self.columns}], got {list(x.shape[1:])}")
         if int(xp.min(x)) < -limit or int(xp.max(x)) >= limit:
             raise ValueError(
                 f"x must be from {-limit} to {limit - 1}, "
                 f"got {int(xp.min(x))} to {int(xp.max(x))}")
-        wanted = [(x.shape[0], channels) for channels in self.states]
+        wanted = [(x.shape[1], channels) for channels in self.states]
         if [tuple(each.shape) for each in state] != wanted:
             raise ValueError(
                 f"state must have the shapes {wanted}, got {[tuple(s.shape) for s in state]}")
@@ -127,19 +145,11 @@ class Layer(ABC):
                 raise ValueError(
                     f"a state must be from {h.min} to {h.max}, "
                     f"got {int(xp.min(each))} to {int(xp.max(each))}")
-        y, new = self._integers(x).run({"x": x}, state, tap)
-        tap("y", y)
+        values = {"x": x}
+        y, new = self._integers(x).run(values, state)
+        del values["x"]
+        tap_tokens(tap, values | {"y": y})
         return y, tuple(new)
-
-    def run(self, x: Array, state: State | None = None, tap: Tap = ignore) -> tuple[Array, State]:
-        """Run ``x [batch, time, columns]``; return ``[batch, time, rows]`` and the last state."""
-        xp = array_namespace(x)
-        state = self.start(x.shape[0], x) if state is None else state
-        steps = []
-        for t in range(x.shape[1]):
-            y, state = self.step(x[:, t], state, tap)
-            steps.append(y)
-        return xp.stack(steps, axis=1), state
 
     def _integers(self, like: Array) -> IntegerRecords:
         """The integer reference of the layer.

@@ -37,9 +37,10 @@ from sterna.model.quantized.records import (
     Scale,
     Sigmoid,
 )
-from sterna.model.quantized.taps import Tap, ignore
+from sterna.model.quantized.taps import Tap, ignore, tap_tokens
 
 __all__ = [
+    "ROWS",
     "IntegerModel",
     "IntegerRecords",
     "combine_scale",
@@ -54,6 +55,8 @@ __all__ = [
 ]
 
 Array = Any
+ROWS = 32
+"""Tokens times sequences that are computed at a time: more would only take more memory."""
 
 
 def rs(value: Array, shift: int) -> Array:
@@ -129,6 +132,16 @@ def _quantize(x: Array, n: Array, record: Quantize) -> dict[str, Array]:
     return {**parts, "v": array_namespace(x).clip(v, None, (1 << record.scale_frac) - 1)}
 
 
+def _recur(h: Array, u: Array, c: Array, frac: int) -> list[Array]:
+    """The states after ``h``, each the one before moved towards ``c`` by ``u`` of the way: between
+    both, so it cannot overflow."""
+    after = []
+    for part, candidate in zip(u, c, strict=True):
+        h = h + rs(part * (candidate - h), frac)
+        after.append(h)
+    return after
+
+
 def combine_scale(v: Array, k: int, project: Project | NumericProfile) -> Array:
     """``A``: the norm's output scale ``v`` times a projection's mantissa ``k``."""
     return rs(v * k, project.combine_shift)
@@ -197,19 +210,18 @@ class IntegerRecords:
         self._vectors = {name: move(each, xp.int64) for name, each in vectors.items()}
 
     def run(
-        self, values: dict[str, Array], states: Sequence[Array] = (), tap: Tap = ignore,
+        self, values: dict[str, Array], states: Sequence[Array] = (),
     ) -> tuple[Array, list[Array]]:
-        """Advance by one token; return the last value and the new states.
+        """Advance by one token, or by a row of them; return the last value and the new states.
 
-        ``values`` are those given by name, int64, ``tokens`` for an embedding; all that are
-        computed are added. ``states`` are int64 ``[batch, width]`` for each :class:`Recur`, in
-        order.
+        ``values`` are those given by name, int64 ``[..., width]``, ``tokens`` ``[...]`` for an
+        embedding; all that are computed are added. ``states`` are int64 for each :class:`Recur`, in
+        order: of the shape of the values, or without their first axis, which is then time.
         """
         before, after = iter(states), []
 
         def give(name: str, value: Array) -> Array:
             values[name] = value
-            tap(name, value)
             return value
 
         def give_parts(name: str, parts: dict[str, Array]) -> None:
@@ -257,10 +269,11 @@ class IntegerRecords:
                     h, u = next(before), values[record.gate]
                     if record.keeps:
                         u = (1 << record.frac) - u
-                    # Between h and c, so it cannot overflow.
-                    last = give(record.name, h + rs(
-                        u * (values[record.candidate] - h), record.frac))
-                    after.append(last)
+                    c, row = values[record.candidate], u.ndim > h.ndim
+                    found = _recur(h, u, c, record.frac) if row else _recur(
+                        h, u[None], c[None], record.frac)
+                    last = give(record.name, self._xp.stack(found) if row else found[0])
+                    after.append(found[-1])
                 case Multiply():
                     last = give(record.name, saturate(
                         rs(values[record.x] * values[record.y], record.shift), record.output))
@@ -324,9 +337,30 @@ class IntegerModel:
             If a token is outside the vocabulary, or the state has another shape or leaves
             its format.
         """
+        logits, state = self._advance(tokens[None], state, tap)
+        return logits[0], state
+
+    def run(
+        self, tokens: Array, state: Array | None = None, tap: Tap = ignore,
+    ) -> tuple[Array, Array]:
+        """Run ``tokens [batch, length]``; return logits ``[batch, length, vocab]``, state.
+
+        ``tap`` is called as by :meth:`step`, token after token.
+        """
+        xp, (batch, length) = self._xp, tokens.shape
+        state = self.start(batch) if state is None else state
+        rows, most = [], max(ROWS // max(batch, 1), 1)
+        for first in range(0, length, most):
+            part = xp.permute_dims(tokens[:, first:first + most], (1, 0))
+            logits, state = self._advance(part, state, tap)
+            rows.append(logits)
+        return xp.permute_dims(xp.concat(rows), (1, 0, 2)), state
+
+    def _advance(self, tokens: Array, state: Array, tap: Tap) -> tuple[Array, Array]:
+        """Logits ``[length, batch, vocab]`` of ``tokens [length, batch]``, and the state."""
         xp, model = self._xp, self.model
         h = model.states[0].output
-        shape = (len(model.states), tokens.shape[0], model.states[0].width)
+        shape = (len(model.states), tokens.shape[1], model.states[0].width)
         if tuple(state.shape) != shape:
             raise ValueError(f"state must have shape {shape}, got {tuple(state.shape)}")
         if int(xp.min(state)) < h.min or int(xp.max(state)) > h.max:
@@ -336,17 +370,8 @@ class IntegerModel:
         if bool(xp.any(tokens < 0)) or bool(xp.any(tokens >= model.vocab)):
             raise ValueError(
                 f"tokens must be from 0 to {model.vocab - 1}, got {tokens.tolist()}")
-        logits, new_state = self._records.run({"tokens": tokens}, list(state), tap)
-        tap("logits", logits)
+        values = {"tokens": tokens}
+        logits, new_state = self._records.run(values, list(state))
+        del values["tokens"]
+        tap_tokens(tap, values | {"logits": logits})
         return logits, xp.stack(new_state)
-
-    def run(
-        self, tokens: Array, state: Array | None = None, tap: Tap = ignore,
-    ) -> tuple[Array, Array]:
-        """Run ``tokens [batch, length]``; return logits ``[batch, length, vocab]``, state."""
-        state = self.start(tokens.shape[0]) if state is None else state
-        rows = []
-        for t in range(tokens.shape[1]):
-            logits, state = self.step(tokens[:, t], state, tap)
-            rows.append(logits)
-        return self._xp.stack(rows, axis=1), state

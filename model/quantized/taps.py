@@ -6,13 +6,13 @@ of every intermediate tensor, in the order of computation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from array_api_compat import to_device
 
-__all__ = ["Tap", "TapRecorder", "ignore"]
+__all__ = ["Tap", "TapRecorder", "ignore", "tap_tokens"]
 
 Array = Any
 Tap = Callable[[str, Array], None]
@@ -21,6 +21,14 @@ Tap = Callable[[str, Array], None]
 
 def ignore(name: str, value: Array) -> None:
     """The tap that looks at nothing."""
+
+
+def tap_tokens(tap: Tap, values: Mapping[str, Array]) -> None:
+    """Call ``tap`` with tensors ``[length, ...]`` token by token, as if they had come so."""
+    if tap is not ignore:
+        for t in range(next(iter(values.values())).shape[0]):
+            for name, value in values.items():
+                tap(name, value[t])
 
 
 class TapRecorder:

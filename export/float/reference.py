@@ -11,12 +11,10 @@ import numpy as np
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.real import Matrix, run_real
 from sterna.model.quantized.taps import Tap, TapRecorder, ignore
 
 __all__ = ["TensorError", "float_logits", "real_scale", "rounding_errors"]
-
-
-_LEAST = 1e-12      # length of a vector of zeros
 
 
 def real_scale(model: QuantizedModel, name: str) -> float:
@@ -34,48 +32,22 @@ def float_logits(
 ) -> np.ndarray:
     """Real logits float64 ``[batch, length, vocab]`` for tokens ``[batch, length]``.
 
-    ``saturate`` where the model was trained to, which ``fast`` does not. ``tap`` is called with
-    the state, the residual stream, the products and the logits of each token, under the names that
-    the integer reference gives them.
+    ``saturate`` where the model was trained to, which ``fast`` does not. ``tap`` is called as by
+    :func:`sterna.model.quantized.real.run_real`.
     """
-    profile, layers = model.profile, range(model.config.layers)
-    weights_t = {name: projection.weight.T.astype(np.float64)
-                 for name, projection in model.projections.items()}
+    profile = model.profile
 
-    def clip(value: np.ndarray, fmt: FixedPoint) -> np.ndarray:
-        unit = math.ldexp(1.0, -fmt.frac)
-        return np.clip(value, fmt.min * unit, fmt.max * unit) if saturate else value
+    def matrix(name: str) -> Matrix:
+        weight = model.projections[name].weight
+        return weight, real_scale(model, name) / math.sqrt(weight.shape[1])
 
-    def project(name: str, y: np.ndarray) -> np.ndarray:
-        projection, frac = model.projections[name], profile.output_format(name).frac
-        length = np.linalg.norm(y, axis=-1, keepdims=True)
-        return (y / np.maximum(length, _LEAST) @ weights_t[name] * real_scale(model, name)
-                + projection.bias * math.ldexp(1.0, -frac))
-
-    def sigmoid(z: np.ndarray) -> np.ndarray:
-        return 1.0 / (1.0 + np.exp(-z))
-
-    state = [np.zeros((len(tokens), model.config.d)) for _ in layers]
-    rows = []
-    for column in tokens.T:
-        x = model.embedding[column] * math.ldexp(1.0, -profile.x.frac)
-        for layer in layers:
-            at = f"layer{layer}.mlgru"
-            f, c, g = (clip(project(f"{at}.{gate}", x), profile.z) for gate in "fcg")
-            f, c = sigmoid(f), c * sigmoid(c)
-            state[layer] = c + f * (state[layer] - c)
-            tap(f"{at}.h", state[layer])
-            x = clip(x + project(f"{at}.out", sigmoid(g) * state[layer]), profile.x)
-            tap(f"{at}.x", x)
-            at = f"layer{layer}.glu"
-            gate, up = (clip(project(f"{at}.{part}", x), profile.z) for part in ("gate", "up"))
-            p = clip(gate * sigmoid(gate) * up, profile.p)
-            tap(f"{at}.p", p)
-            x = clip(x + project(f"{at}.down", p), profile.x)
-            tap(f"{at}.x", x)
-        rows.append(project("head", x))
-        tap("logits", rows[-1])
-    return np.stack(rows, axis=1)
+    logits = run_real(
+        model.records, tokens, np.ldexp(model.embedding, -profile.x.frac), matrix, {}, {}, tap,
+        biases={name: np.ldexp(projection.bias, -profile.output_format(name).frac)
+                for name, projection in model.projections.items()},
+        quantises=False, saturates=saturate)
+    assert logits is not None
+    return logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +74,13 @@ def rounding_errors(model: QuantizedModel, tokens: np.ndarray) -> list[TensorErr
     profile = model.profile
     of_layer = {"mlgru.h": profile.h, "mlgru.x": profile.x, "glu.p": profile.p, "glu.x": profile.x}
     formats = {f"layer{layer}.{name}": fmt for layer in range(model.config.layers)
-               for name, fmt in of_layer.items()} | {"logits": profile.logit}
+               for name, fmt in of_layer.items()}
     whole, real = TapRecorder(list(formats)), TapRecorder(list(formats))
-    IntegerModel(model).run(tokens, tap=whole)
-    float_logits(model, tokens, saturate=True, tap=real)
-    return [_error(name, fmt, whole[name], real[name])
-            for name, fmt in formats.items()]
+    integer_logits, _ = IntegerModel(model).run(tokens, tap=whole)
+    logits = float_logits(model, tokens, saturate=True, tap=real)
+    return [*(_error(name, fmt, whole[name], real[name][0].swapaxes(0, 1))
+              for name, fmt in formats.items()),
+            _error("logits", profile.logit, integer_logits, logits)]
 
 
 def _error(name: str, fmt: FixedPoint, whole: np.ndarray, real: np.ndarray) -> TensorError:

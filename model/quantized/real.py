@@ -1,12 +1,14 @@
 """The records in real numbers: what the integers approximate.
 
 Values, gains, roots and sigmoids are float64; activations are quantised to 8 bits and weights are
-ternary, as in training. No format limits or rounds anything: this is what formats are chosen by.
+ternary, as in training. By default no format limits or rounds anything: this is what formats are
+chosen by.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -39,6 +41,8 @@ def run_real(
     records: Sequence[Record], tokens: np.ndarray, embedding: np.ndarray,
     matrices: Callable[[str], Matrix], vectors: Mapping[str, np.ndarray],
     constants: Mapping[str, float], tap: Tap = ignore, *, keeps_logits: bool = True,
+    biases: Mapping[str, np.ndarray] = MappingProxyType({}), quantises: bool = True,
+    saturates: bool = False,
 ) -> np.ndarray | None:
     """Run whole sequences, record by record, so that only one matrix is needed at a time.
 
@@ -61,6 +65,12 @@ def run_real(
     keeps_logits
         Without, the tap gets the logits sequence by sequence, and nothing is returned: they are
         larger than all else.
+    biases
+        Of :class:`Project`, where it has one.
+    quantises
+        Whether activations become whole numbers.
+    saturates
+        Whether values are limited to the range of their format, where the integers are.
 
     Returns
     -------
@@ -71,6 +81,9 @@ def run_real(
     last_use = {name: i for i, record in enumerate(records) for name in reads(record)}
 
     def give(name: str, value: np.ndarray) -> None:
+        output = getattr(record, "output", None)
+        if saturates and output is not None and getattr(record, "saturates", True):
+            value = np.clip(value, *np.ldexp((output.min, output.max), -output.frac))
         values[name] = value
         tap(name, value)
 
@@ -84,7 +97,7 @@ def run_real(
                 give(name, values[x] * vectors[name])
             case Norm(name, x):
                 root = np.sqrt(_mean_square(values[x]))
-                _quantized(give, name, values[x], np.where(root > 0, root, 1.0))
+                _quantized(give, name, values[x], np.where(root > 0, root, 1.0), quantises)
             case Energy(name, x):
                 give(name, constants[name] * _mean_square(values[x]))
             case Root(name, x):
@@ -92,17 +105,18 @@ def run_real(
                 total = _mean_square(values[x]) + constants.get(name, 0.0) + extra
                 give(f"{name}.n", np.sqrt(np.maximum(total, np.finfo(np.float64).tiny)))
             case Quantize(name, x, root):
-                _quantized(give, name, values[x], values[f"{root}.n"])
+                _quantized(give, name, values[x], values[f"{root}.n"], quantises)
             case Project(name, norm):
                 codes, scale = matrices(name)
-                # Whole numbers below 2^24: exact.
-                weight_t, q = codes.T.astype(np.float32), values[f"{norm}.q"].astype(np.float32)
-                factor = values[f"{norm}.v"] * scale
+                # Whole numbers below 2^24 are exact in float32.
+                kind = "f4" if quantises else "f8"
+                weight_t, q = codes.T.astype(kind), values[f"{norm}.q"].astype(kind)
+                factor, bias = values[f"{norm}.v"] * scale, biases.get(name, 0.0)
                 if record is records[-1] and not keeps_logits:
                     for each, own in zip(q, factor, strict=True):
-                        tap(f"{name}.z", (each @ weight_t * own)[None])
+                        tap(f"{name}.z", (each @ weight_t * own + bias)[None])
                     return None
-                give(f"{name}.z", q @ weight_t * factor)
+                give(f"{name}.z", q @ weight_t * factor + bias)
             case Sigmoid(name, x):
                 sign = -1.0 if record.complement else 1.0
                 give(name, 1 / (1 + np.exp(np.clip(-sign * values[x], None, 700))))
@@ -124,10 +138,12 @@ def _mean_square(x: np.ndarray) -> np.ndarray:
 
 def _quantized(
     give: Callable[[str, np.ndarray], None], name: str, x: np.ndarray, root: np.ndarray,
+    whole: bool,
 ) -> None:
     """Activations from -127 to 127, and what a one of them stands for."""
     m = np.maximum(np.max(np.abs(x), axis=-1, keepdims=True), np.finfo(np.float64).tiny)
-    give(f"{name}.q", np.floor(x * (127 / m) + 0.5))
+    q = x * (127 / m)
+    give(f"{name}.q", np.floor(q + 0.5) if whole else q)
     give(f"{name}.v", m / (127 * root))
 
 

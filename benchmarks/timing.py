@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["Calls", "best_milliseconds", "describe_machine", "describe_versions", "flush_caches",
-           "measure", "quartiles", "summarise"]
+__all__ = ["Calls", "Samples", "best_milliseconds", "describe_machine", "describe_versions",
+           "flush_caches", "measure", "quartiles", "summarise"]
 
 Calls: TypeAlias = Mapping[str, Callable[[], object]]
 Samples: TypeAlias = dict[str, list[float]]

@@ -47,14 +47,14 @@ def random_hgrn_bit(
 
 
 def session(proto: onnx.ModelProto, library: Path) -> Any:
-    """A session of one thread on the operators of ``library``."""
+    """A session of two threads on the operators of ``library``."""
     return session_of(with_ops(proto), library)
 
 
 def session_of(proto: onnx.ModelProto, library: Path) -> Any:
     """The same of a graph that :func:`with_ops` made already."""
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads = 2
     options.log_severity_level = 4
     register_ops(options, library)
     return onnxruntime.InferenceSession(

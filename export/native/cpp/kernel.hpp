@@ -3,10 +3,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 
 #include "model.hpp"
 
 namespace sterna {
+
+// One of several parts of a work, by its number.
+using Part = std::function<void(int64_t)>;
 
 // What a call works on. Rows are time-major: row = position * batch + sequence.
 struct Call {
@@ -15,6 +19,8 @@ struct Call {
     int32_t* logits;            // [batch, length - from, logits]
     int64_t batch, length;
     int64_t from;               // the first position whose logits are wanted
+    // Computes all parts of this number, by several threads or one.
+    std::function<void(int64_t, const Part&)> parallel;
 };
 
 struct Kernel {

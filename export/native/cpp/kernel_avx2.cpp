@@ -96,6 +96,83 @@ inline void dot(const uint8_t* weight, int64_t, int64_t steps, const int8_t* act
     }
 }
 
+// Several tokens take codes that are unpacked once, each at its own value: a pair is at most 508,
+// and the 64 fields of 16 steps add up to at most 32,512 again.
+constexpr int64_t kPanelSteps = 64, kPanelWidenSteps = 16;
+constexpr int kPanelTokens = 4;
+
+inline void unpack(const uint8_t* weight, int64_t steps, __m256i* codes) {
+    const __m256i mask = _mm256_set1_epi8(3);
+    for (int64_t step = 0; step < steps; ++step) {
+        for (int half = 0; half < 2; ++half, weight += 32) {
+            __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight));
+            for (int field = 0; field < 4; ++field, w = _mm256_srli_epi16(w, 2)) {
+                codes[step * 8 + field * 2 + half] = _mm256_and_si256(w, mask);
+            }
+        }
+    }
+}
+
+// Adds to acc [kPanelTokens, 16 rows].
+inline void add_codes(const __m256i* codes, int64_t steps, const int8_t* acts, int64_t acts_stride,
+                      int32_t* acc, int64_t acc_stride) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    for (int64_t done = 0; done < steps; done += kPanelWidenSteps) {
+        __m256i sum[kPanelTokens][2];
+#pragma GCC unroll 4
+        for (int token = 0; token < kPanelTokens; ++token) {
+            sum[token][0] = sum[token][1] = _mm256_setzero_si256();
+        }
+        const int64_t last = std::min(done + kPanelWidenSteps, steps);
+        for (int64_t step = done; step < last; ++step) {
+#pragma GCC unroll 4
+            for (int field = 0; field < 4; ++field) {
+#pragma GCC unroll 4
+                for (int token = 0; token < kPanelTokens; ++token) {
+                    const __m256i q = broadcast(acts + token * acts_stride + field * 4);
+                    __m256i* const own = sum[token];
+                    own[0] = _mm256_add_epi16(own[0], _mm256_maddubs_epi16(codes[0], q));
+                    own[1] = _mm256_add_epi16(own[1], _mm256_maddubs_epi16(codes[1], q));
+                    // In this order: GCC's own takes more registers than there are.
+                    __asm__("" : "+x"(own[0]), "+x"(own[1]));
+                }
+                codes += 2;
+            }
+            acts += kStepColumns;
+        }
+#pragma GCC unroll 4
+        for (int token = 0; token < kPanelTokens; ++token) {
+#pragma GCC unroll 2
+            for (int half = 0; half < 2; ++half) {
+                __m256i* const to =
+                    reinterpret_cast<__m256i*>(acc + token * acc_stride + half * 8);
+                _mm256_storeu_si256(to, _mm256_add_epi32(
+                    _mm256_loadu_si256(to), _mm256_madd_epi16(sum[token][half], ones)));
+            }
+        }
+    }
+}
+
+#define STERNA_PANEL
+inline int64_t dot_panel(const uint8_t* weight, int64_t steps, const int8_t* acts,
+                         int64_t acts_stride, const int32_t* sums, int64_t tokens, int32_t* acc,
+                         int64_t acc_stride) {
+    __m256i codes[kPanelSteps * 8];
+    const int64_t count = tokens / kPanelTokens * kPanelTokens;
+    for (int64_t t = 0; t < count; ++t) {
+        std::fill_n(acc + t * acc_stride, kBlockRows, -sums[t]);
+    }
+    for (int64_t first = 0; count && first < steps; first += kPanelSteps) {
+        const int64_t taken = std::min(kPanelSteps, steps - first);
+        unpack(weight + first * kBlockBytes, taken, codes);
+        for (int64_t t = 0; t < count; t += kPanelTokens) {
+            add_codes(codes, taken, acts + t * acts_stride + first * kStepColumns, acts_stride,
+                      acc + t * acc_stride, acc_stride);
+        }
+    }
+    return count;
+}
+
 #include "records.hpp"
 
 bool supported() {

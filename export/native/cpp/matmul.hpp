@@ -7,7 +7,12 @@
 //            int64_t acts_stride, const int32_t* sums, int32_t* acc, int64_t acc_stride)
 //
 // which multiplies NB neighbouring blocks with NT tokens, and includes this file. A single token
-// takes block after block, which is one forward stream; several share what they unpack.
+// takes block after block, which is one forward stream; several share what they unpack. A kernel
+// of one block at a time may define STERNA_PANEL and
+//
+//   int64_t dot_panel(weight, steps, acts, acts_stride, sums, tokens, acc, acc_stride)
+//
+// which multiplies one block with the first tokens of many, and returns how many it took.
 #pragma once
 
 template <int NB, int NT>
@@ -34,6 +39,9 @@ inline void multiply_blocks(const Matrix& matrix, int64_t first, int64_t count, 
         const uint8_t* const weight = matrix.weight + (first + block) * block_bytes;
         int32_t* const to = acc + block * kBlockRows;
         int64_t t = 0;
+#ifdef STERNA_PANEL
+        t = dot_panel(weight, steps, acts, acts_stride, sums, tokens, to, acc_stride);
+#endif
         for (; tokens - t >= kTokens; t += kTokens) {
             dot_blocks<kBlocks, kTokens>(width, weight, block_bytes, steps, acts + t * acts_stride,
                                          acts_stride, sums + t, to + t * acc_stride, acc_stride);

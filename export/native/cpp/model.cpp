@@ -152,10 +152,15 @@ private:
         give(r, Holds::kVector, r.width, double(r.low), double(r.high));
     }
 
+    // A copy, whose numbers lie where they may.
     template <class T>
-    const T* constant(const Record& r, const char* part, int type,
-                      const std::vector<int64_t>& shape, int64_t index = 0) const {
-        return constant_(r.constant + index).as<T>(name_ + part, type, shape);
+    std::vector<T> constant(int64_t index, const std::string& name, int type,
+                            int64_t count) const {
+        const Tensor tensor = constant_(index);
+        const void* const from = tensor.expect(name, type, {count});
+        std::vector<T> copy(static_cast<size_t>(tensor.count()));
+        if (!copy.empty()) std::memcpy(copy.data(), from, copy.size() * sizeof(T));
+        return copy;
     }
 
     void embedding(Record& r) {
@@ -169,8 +174,8 @@ private:
             });
         };
         const bool wrong = model_.short_embedding
-            ? leaves(table.as<int16_t>("embedding", kInt16, shape))
-            : leaves(table.as<int32_t>("embedding", kInt32, shape));
+            ? leaves(table.as<Int16>("embedding", kInt16, shape))
+            : leaves(table.as<Int32>("embedding", kInt32, shape));
         check(!wrong, "embedding must be from " + to_string(r.low) + " to " + to_string(r.high));
         model_.vocab = r.columns;
         model_.embedding = table.data;
@@ -184,7 +189,8 @@ private:
     }
 
     void scale(Record& r) {
-        const double* const from = constant<double>(r, ".vector", kDouble, {r.width});
+        const std::vector<double> from = constant<double>(
+            r.constant, name_ + ".vector", kDouble, r.width);
         for (int64_t i = 0; i < r.width; ++i) {
             check(std::fabs(from[i]) <= kWidest && from[i] == std::floor(from[i]),
                   name_ + ".vector must be whole numbers of 24 bits, got " + to_string(from[i]));
@@ -240,10 +246,10 @@ private:
     void project(Record& r) {
         const Value& acts = value(r.x, Holds::kActs, r.columns);
         r.matrix = Matrix(nullptr, r.width, r.columns);
-        r.matrix.weight = constant<uint8_t>(
-            r, ".weight", kUint8, {r.matrix.blocks(), r.matrix.steps(), 16, 4});
+        r.matrix.weight = constant_(r.constant).as<uint8_t>(
+            name_ + ".weight", kUint8, {r.matrix.blocks(), r.matrix.steps(), 16, 4});
         check_codes(name_ + ".weight", r.matrix);
-        r.bias = constant<int32_t>(r, ".bias", kInt32, {r.width}, 1);
+        r.vector = constant<int32_t>(r.constant + 1, name_ + ".bias", kInt32, r.width);
         const double unshifted = acts.high * double(r.mantissa);
         fits(unshifted, r.combine_shift);
         const double scale = std::ldexp(unshifted, int(-r.combine_shift)) + 1;
@@ -251,7 +257,7 @@ private:
         const double reach = 127 * double(r.columns) * scale;
         fits(reach, r.shift);
         double most = 0;
-        for (int64_t i = 0; i < r.width; ++i) most = std::max(most, std::fabs(double(r.bias[i])));
+        for (int64_t i = 0; i < r.width; ++i) most = std::max(most, std::fabs(double(r.vector[i])));
         // One that does not saturate is clipped far beyond where an addition does.
         most += std::ldexp(reach, int(-r.shift)) + 1;
         give(r, Holds::kVector, r.width, std::max(-most, double(r.low)),
@@ -261,13 +267,13 @@ private:
 
     void sigmoid(Record& r) {
         const Value& x = vector(r.x, r.width);
-        const Tensor tensor = constant_(r.constant);
-        const int32_t* const from = tensor.as<int32_t>("sigmoid.table", kInt32, {-1});
-        const int64_t count = tensor.count(), segments = count - (r.shift > 0);
+        const std::vector<int32_t> from =
+            constant<int32_t>(r.constant, "sigmoid.table", kInt32, -1);
+        const int64_t count = static_cast<int64_t>(from.size()), segments = count - (r.shift > 0);
         require(r.shift >= 0 && r.shift <= 24 && segments >= 1 && segments <= 1 << 24
                     && x.low >= r.low && x.high - r.low < std::ldexp(segments, int(r.shift)),
                 "its table does not cover what it reads");
-        const auto ends = std::minmax_element(from, from + count);
+        const auto ends = std::minmax_element(from.begin(), from.end());
         const double low = *ends.first, high = *ends.second;
         require(low >= 0 && high <= kWidest, "sigmoid.table must be from 0 to 2^24");
         // A record is narrow if its pairs are, too.
@@ -282,7 +288,7 @@ private:
     }
 
     // One for all records alike, which read the same constant.
-    const Table* table(const Record& r, const int32_t* from, int64_t segments) {
+    const Table* table(const Record& r, const std::vector<int32_t>& from, int64_t segments) {
         Table& made = model_.tables[{r.constant, r.shift, r.reverse}];
         if (!made.wide.empty()) return &made;
         const int64_t end = segments - !r.shift;        // of the last entry

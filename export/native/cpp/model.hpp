@@ -41,6 +41,10 @@ struct Matrix {
     int64_t padded_columns() const { return steps() * kStepColumns; }
 };
 
+// Numbers of a file that is mapped into memory: they may lie at any address.
+using Int16 = int16_t __attribute__((aligned(1)));
+using Int32 = int32_t __attribute__((aligned(1)));
+
 // Element types of ONNX.
 enum ElementType : int {
     kUndefined = 0, kUint8 = 2, kInt16 = 5, kInt32 = 6, kInt64 = 7, kDouble = 11,
@@ -93,8 +97,7 @@ struct Table {
 struct Record : Numbers {
     bool narrow = false;                // all of it fits in 32 bits
     Matrix matrix;
-    const int32_t* bias = nullptr;
-    std::vector<int32_t> vector;        // of a scale
+    std::vector<int32_t> vector;        // of a scale; the biases of a project
     const Table* table = nullptr;
     int64_t state = 0;                  // of a recurrence
 };

@@ -128,6 +128,14 @@ struct Records {
         call.logits = output(context, 0, {call.batch, call.length - call.from, model.logits});
         call.state = output(context, 1, state.shape);
         std::copy(before, before + state.count(), call.state);
+        call.parallel = [context](int64_t count, const Part& part) {
+            void (*const run)(void*, size_t) = [](void* data, size_t index) {
+                (*static_cast<const Part*>(data))(static_cast<int64_t>(index));
+            };
+            ask(Entry::KernelContext_ParallelFor, static_cast<const KernelContext*>(context), run,
+                static_cast<size_t>(count), size_t{0},
+                static_cast<void*>(const_cast<Part*>(&part)));
+        };
         kernel.run(model, call);
     }
 

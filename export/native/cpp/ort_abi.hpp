@@ -44,6 +44,7 @@ enum class Entry : size_t {
     ReleaseStatus = 93,
     ReleaseTensorTypeAndShapeInfo = 99,
     KernelInfoGetConstantInput_tensor = 249,
+    KernelContext_ParallelFor = 274,
 };
 
 struct Api {

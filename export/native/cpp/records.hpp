@@ -11,6 +11,8 @@
 constexpr int64_t kTile = 64;
 // Sums of a product that are scaled while they are in the nearest cache.
 constexpr int64_t kSums = kTile * kBlocks * kBlockRows;
+// Tiles of weights times rows, about 4 microseconds, that a thread computes at a time.
+constexpr int64_t kPart = 1024;
 
 inline int64_t half_of(int64_t shift) { return shift > 0 ? (int64_t{1} << shift) >> 1 : 0; }
 
@@ -170,34 +172,52 @@ struct Tile {
     }
 };
 
-// A ternary product of rows `begin` and later: sums of some blocks, which are scaled at once.
-inline void project(const Record& record, const Tile& tile, int64_t begin) {
+// Blocks first to first + count of a ternary product, for rows `begin` and later.
+inline void project(const Record& record, const Tile& tile, int64_t begin, int64_t first,
+                    int64_t count) {
     alignas(64) int32_t acc[kSums];
     int32_t sums[kTile];
-    int64_t scales[kTile];
-    const Matrix& matrix = record.matrix;
+    const int64_t rows = tile.rows - begin, from = first * kBlockRows, width = count * kBlockRows;
+    for (int64_t row = 0; row < rows; ++row) {
+        sums[row] = tile.scale(record.x, begin + row, record.columns).sum;
+    }
+    const int64_t stride = tile.acts(record.x, 1) - tile.acts(record.x, 0);
+    multiply_blocks(record.matrix, first, count, tile.acts(record.x, begin), stride, sums, rows,
+                    acc, width);
+    for (int64_t row = 0; row < rows; ++row) {
+        int32_t* const out = record.result == kLogits ? tile.logits(begin + row)
+                                                      : tile.vector(record.result, begin + row);
+        const int64_t scale = round_shift(
+            tile.scale(record.x, begin + row, record.columns).value * record.mantissa,
+            record.combine_shift);
+        requantize(record, acc + row * width, scale, record.vector.data() + from,
+                   std::min(width, record.width - from), out + from);
+    }
+}
+
+// Products in a row do not read each other's results: all their parts may run at the same time.
+inline void project_all(const Record* record, const Record* end, const Tile& tile, int64_t begin) {
     const int64_t rows = tile.rows - begin;
     if (rows <= 0) return;
-    for (int64_t row = 0; row < rows; ++row) {
-        const Scale& scale = tile.scale(record.x, begin + row, record.columns);
-        sums[row] = scale.sum;
-        scales[row] = round_shift(scale.value * record.mantissa, record.combine_shift);
-    }
-    const int64_t group = kSums / (rows * kBlockRows) / kBlocks * kBlocks;
-    const int64_t stride = tile.acts(record.x, 1) - tile.acts(record.x, 0);
-    for (int64_t block = 0; block < matrix.blocks(); block += group) {
-        const int64_t count = std::min(group, matrix.blocks() - block);
-        const int64_t from = block * kBlockRows, width = count * kBlockRows;
-        const int64_t used = std::min(width, record.width - from);
-        multiply_blocks(matrix, block, count, tile.acts(record.x, begin), stride, sums, rows, acc,
-                        width);
-        for (int64_t row = 0; row < rows; ++row) {
-            int32_t* const out = record.result == kLogits ? tile.logits(begin + row)
-                                                          : tile.vector(record.result, begin + row);
-            requantize(record, acc + row * width, scales[row], record.bias + from, used,
-                       out + from);
-        }
-    }
+    // Blocks of a part: as many as its sums allow, and no more than pay for a thread.
+    const auto group = [rows](const Record& each) {
+        const int64_t most = std::min(kSums / kBlockRows, kPart / each.matrix.steps()) / rows;
+        return std::max<int64_t>(most / kBlocks, 1) * kBlocks;
+    };
+    const auto parts = [group](const Record& each) {
+        return round_up(each.matrix.blocks(), group(each)) / group(each);
+    };
+    int64_t count = 0;
+    for (const Record* each = record; each != end; ++each) count += parts(*each);
+    const auto compute_part = [&](int64_t part) {
+        const Record* each = record;
+        for (; part >= parts(*each); ++each) part -= parts(*each);
+        const int64_t first = part * group(*each);
+        project(*each, tile, begin, first,
+                std::min(group(*each), each->matrix.blocks() - first));
+    };
+    if (count == 1) return compute_part(0);
+    tile.call.parallel(count, std::cref(compute_part));
 }
 
 inline void embed(const Record& record, const Tile& tile, int64_t row, int32_t* out) {
@@ -208,9 +228,9 @@ inline void embed(const Record& record, const Tile& tile, int64_t row, int32_t* 
         for (int64_t i = 0; i < n; ++i) out[i] = rows[token * n + i];
     };
     if (tile.model.short_embedding) {
-        copy(static_cast<const int16_t*>(tile.model.embedding));
+        copy(static_cast<const Int16*>(tile.model.embedding));
     } else {
-        copy(static_cast<const int32_t*>(tile.model.embedding));
+        copy(static_cast<const Int32*>(tile.model.embedding));
     }
 }
 
@@ -288,15 +308,19 @@ void run(const Model& model, const Call& call) {
         const Tile tile{model, call, lines.data(), first, std::min(kTile, rows - first)};
         // Rows before this one need no logits: no record after the last recurrence.
         const int64_t begin = std::max<int64_t>(wanted - first, 0);
-        for (int64_t at = 0, end = 0; at < count; at = end + 1) {
-            end = at;
-            while (records[end].kind != Kind::kProject) ++end;
+        for (int64_t at = 0, product = 0, end = 0; at < count; at = end) {
+            product = at;
+            while (records[product].kind != Kind::kProject) ++product;
+            end = product;
+            while (end < count && records[end].kind == Kind::kProject) ++end;
             // Between products row by row, so that a value is still near when it is read.
             for (int64_t row = 0; row < tile.rows; ++row) {
-                const int64_t last = row < begin ? std::min(end, model.last_recur + 1) : end;
+                const int64_t last =
+                    row < begin ? std::min(product, model.last_recur + 1) : product;
                 for (int64_t i = at; i < last; ++i) compute(records[i], tile, row);
             }
-            project(records[end], tile, end > model.last_recur ? begin : 0);
+            project_all(&records[product], records.data() + end, tile,
+                        product > model.last_recur ? begin : 0);
         }
     }
 }

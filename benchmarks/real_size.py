@@ -1,0 +1,147 @@
+"""A model of 370 million parameters on the compiled operator: load, memory, decode, prefill.
+
+    OPENBLAS_NUM_THREADS=1 python benchmarks/real_size.py
+
+Makes a random model (d 1,024, 24 layers, 32,000 tokens, profile S16) or takes that of ``--model``,
+exports it by the command, which compares 64 tokens with the reference, compares the operator with
+it, loads the file in a process of its own, and times a token and a prompt of 512 beside the reading
+of as many bytes as the weights have, which BLAS does in a dot product. Needs 5 GiB and some
+minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from timing import Samples, describe_machine, measure
+
+from sterna.cli.terminal.tables import Table
+from sterna.export.native.ops import build_ops, kernel_name
+from sterna.export.runtime.session import Session
+from sterna.model.config import ModelConfig
+from sterna.model.profile import S16
+from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.synthetic import random_model
+
+PROMPT = 512
+_LOAD = """
+import json, sys, time
+from pathlib import Path
+from sterna.export.forms.forms import build
+from sterna.export.runtime.session import Session
+from sterna.model.quantized import load_model
+
+def resident():
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Rss:")) * 1024
+
+path, library = sys.argv[1], Path(sys.argv[2])
+Session(build(load_model("micro")), ops=library)        # libraries and their caches
+before, began = resident(), time.process_time()
+session = Session(path, ops=library)
+seconds = time.process_time() - began
+session.step([1], session.start(1))
+print(json.dumps({"seconds": seconds, "bytes": resident() - before}))
+"""
+
+
+def main() -> None:
+    """Read the command line, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, help="a quantised model of 370M")
+    parser.add_argument("--rounds", type=int, default=30)
+    arguments = parser.parse_args()
+    library = build_ops()
+    with tempfile.TemporaryDirectory() as name:
+        graph = Path(name) / "model.onnx"
+        path = arguments.model or Path(name) / "model.safetensors"
+        if arguments.model is None:
+            config = ModelConfig(d=1024, layers=24, dff=2816, vocab=32000)
+            random_model(config, S16).save(path)
+        exported, peak = _export(path, graph)
+        model = load_model(path)
+        tokens = np.random.default_rng(1).integers(0, model.vocab, (4, 16))
+        pairs = zip(Session(graph, ops=library).run(tokens), IntegerModel(model).run(tokens),
+                    strict=True)
+        wrong = sum(int((one != other).sum()) for one, other in pairs)
+        loaded = json.loads(subprocess.run(
+            [sys.executable, "-c", _LOAD, graph, library], check=True, capture_output=True,
+            text=True).stdout)
+        size = graph.stat().st_size
+        rows = [("operator: mismatches of 64 tokens, batch 4", str(wrong)),
+                ("export, check included: CPU seconds", f"{exported:.0f}"),
+                ("export: peak MiB", f"{peak / 2**20:,.0f}"),
+                ("load, self-test included: CPU seconds", f"{loaded['seconds']:.2f}"),
+                ("resident bytes over those of the file", f"{loaded['bytes'] / size:.3f}")]
+        rows += _speeds(graph, library, model, arguments.rounds)
+    machine = ", ".join(f"{key} {value}" for key, value in describe_machine().items())
+    Table(f"{size / 1e6:.0f} MB file, kernel {kernel_name(library)}; {machine}",
+          ("what", "measured"), rows).print()
+
+
+def _export(model: Path, graph: Path) -> tuple[float, int]:
+    """CPU seconds and the most memory of the command."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sterna.cli", "export", model, "-o", graph, "--check", "64",
+         "--quiet"])
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit("the export failed")
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+
+
+def _speeds(
+    graph: Path, library: Path, model: QuantizedModel, rounds: int,
+) -> list[tuple[str, str]]:
+    weights = sum(each.weight.size for each in model.projections.values()) // 4
+    sessions = {threads: Session(graph, ops=library, threads=threads) for threads in (1, 2)}
+    state, token = sessions[1].start(1), np.array([1])
+    text = np.arange(PROMPT)[None] % model.vocab
+    numbers = np.ones(weights // 8)
+    halves = np.array_split(numbers, 2)
+    with ThreadPoolExecutor(2) as pool:
+        calls = {"read": partial(np.dot, numbers, numbers),
+                 "read 2": lambda: list(pool.map(np.dot, halves, halves))}
+        calls |= {f"{name} {threads}": partial(call, session) for threads, session in
+                  sessions.items() for name, call in (
+                      ("step", lambda own: own.step(token, state)),
+                      ("prompt", lambda own: own.prefill(text)))}
+        steps = measure({name: call for name, call in calls.items() if "prompt" not in name},
+                        rounds=rounds, clock=time.perf_counter)
+        prompts = measure({name: calls[name] for name in ("step 1", "prompt 1", "prompt 2")},
+                          rounds=max(rounds // 8, 3), clock=time.perf_counter)
+
+    def ratio(taken: Samples, base: str, name: str, times: int = 1) -> str:
+        """Speed of a call over another's, of the fastest, and the median of all rounds."""
+        rounds = zip(taken[base], taken[name], strict=True)
+        best = min(taken[base]) / min(taken[name])
+        return f"{times * best:.2f} ({times * statistics.median(a / b for a, b in rounds):.2f})"
+
+    decode, read, prompt = min(steps["step 1"]), min(steps["read"]), min(prompts["prompt 1"])
+    return [
+        ("decode: ms a token", f"{1e3 * decode:.2f}"),
+        ("decode: GB/s of weights", f"{weights / decode / 1e9:.1f}"),
+        ("read: GB/s", f"{weights / read / 1e9:.1f}"),
+        ("decode over read, fastest (median)", ratio(steps, "read", "step 1")),
+        ("two threads over one: decode", ratio(steps, "step 1", "step 2")),
+        ("two threads over one: read", ratio(steps, "read", "read 2")),
+        ("two threads over one: prefill", ratio(prompts, "prompt 1", "prompt 2")),
+        ("prefill: ms a token", f"{1e3 * prompt / PROMPT:.2f}"),
+        ("prefill over decode", ratio(prompts, "step 1", "prompt 1", PROMPT)),
+    ]
+
+
+if __name__ == "__main__":
+    main()

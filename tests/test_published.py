@@ -35,7 +35,9 @@ from sterna.model.quantized.real import run_real
 from sterna.model.quantized.taps import TapRecorder
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.stack.published import load_published, published_tensors
+from sterna.model.tokens.bpe_training import train_bpe
 from sterna.model.tokens.hub import HubTokenizer
+from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import BYTES
 from sterna.model.training.checkpoint import load_checkpoint
 from sterna.model.training.quantize import evaluate_checkpoint
@@ -255,8 +257,9 @@ def test_a_trained_model_goes_to_a_folder_and_back(tmp_path, capsys):
     trained = train(config, corpus, run_dir=tmp_path / "run", steps=60, quiet=True,
                     recipe=TrainRecipe(batch=4, window=32))
     assert main(["push-folder", str(tmp_path / "run"), "-o", str(tmp_path / "hub")]) == 0
-    assert "config.json" in capsys.readouterr().out
+    assert "generation_config.json" in capsys.readouterr().out
     folder = HubFolder(tmp_path / "hub")
+    assert tokenizer_of(folder) is BYTES
     checkpoint = load_checkpoint(trained.checkpoint)
     model = checkpoint.model()
     again = load_published(folder)
@@ -282,8 +285,22 @@ def test_a_model_of_other_tokens_is_not_pushed(tmp_path, capsys):
     train(config, Corpus("text", b"moth " * 99, b"mist " * 20), run_dir=tmp_path / "run", steps=1,
           quiet=True, recipe=TrainRecipe(batch=2, window=8))
     assert main(["push-folder", str(tmp_path / "run"), "-o", str(tmp_path / "hub")]) == 2
-    assert "the 256 bytes can be pushed, got 128 tokens" in capsys.readouterr().err
+    assert "has all 256 bytes, got a tokenizer of 128" in capsys.readouterr().err
     assert not (tmp_path / "hub").exists()
+
+
+def test_byte_pairs_go_with_a_pushed_model(tmp_path):
+    pairs = train_bpe([TEXT.encode()] * 2, 290, end_of_text=True)
+    config = ModelConfig(d=16, layers=1, dff=16, vocab=290, mixer="hgrn_bit")
+    train(config, MemoryText(Corpus("text", TEXT.encode() * 4, TEXT.encode()), pairs), steps=1,
+          run_dir=tmp_path / "run", quiet=True, recipe=TrainRecipe(batch=2, window=8))
+    assert main(["push-folder", str(tmp_path / "run"), "-o", str(tmp_path / "hub")]) == 0
+    found = tokenizer_of(HubFolder(tmp_path / "hub"))
+    text = TEXT + "na\u00efve <|endoftext|> \u65e5  \n1x"
+    assert found.encode(text).tolist() == pairs.encode(text).tolist()
+    assert (found.spellings, found.end_of_text) == (pairs.spellings, 289)
+    settings = json.loads((tmp_path / "hub" / "generation_config.json").read_text())
+    assert settings["eos_token_id"] == 289
 
 
 # Files and tokens ---------------------------------------------------------------------

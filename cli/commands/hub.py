@@ -15,7 +15,6 @@ from sterna.model.hub.convert import convert as run_conversion
 from sterna.model.hub.convert import tokenizer_of
 from sterna.model.hub.folder import HubFolder
 from sterna.model.quantized.hgrn_bit import WIDTHS
-from sterna.model.tokens.tokenizer import BYTES
 
 __all__ = ["COMMANDS", "convert", "push_folder"]
 
@@ -77,8 +76,9 @@ def push_folder(
 ) -> int:
     """Write a trained model as a folder for a model hub.
 
-    The layout is that of the published checkpoints: config.json, model.safetensors in float32, and
-    a card with what is known of the training. Its model must be of bytes, mixer hgrn_bit.
+    The layout is that of the published checkpoints: config.json, model.safetensors in float32,
+    tokenizer.json, generation_config.json, and a card with what is known of the training. The
+    model's mixer must be hgrn_bit.
 
     Example: sterna push-folder runs/hgrn -o hub/hgrn
     """
@@ -90,14 +90,12 @@ def push_folder(
         from sterna.model.training.checkpoint import load_checkpoint
         stage("write the folder")
         trained = load_checkpoint(checkpoint)
-        if (trained.tokenizer.kind, trained.config.vocab) != (BYTES.kind, BYTES.vocab):
-            raise ValueError(
-                f"only a model whose tokens are the {BYTES.vocab} bytes can be pushed, got "
-                f"{trained.config.vocab:,} tokens ({trained.tokenizer.kind})")
-        facts = {"text": trained.corpus_name, "steps": trained.step, "seed": trained.seed}
+        facts = {"tokenizer": trained.tokenizer.kind, "text": trained.corpus_name,
+                 "steps": trained.step, "seed": trained.seed}
         if trained.heldout_bpb is not None:
             facts["held-out bits per byte, float"] = f"{trained.heldout_bpb:.4f}"
-        manifest = write_folder(output, published_files(trained.model(), facts), {})
+        manifest = write_folder(output, published_files(
+            trained.model(), trained.tokenizer, facts), {})
     out.print(f"{output}: {', '.join(manifest['files'])}")
     return 0
 

@@ -199,7 +199,8 @@ def convert(
 
 
 def tokenizer_of(folder: HubFolder) -> Tokenizer:
-    """The tokenizer of a folder: its ``tokenizer.json``, or bytes if the vocabulary is of 256.
+    """The tokenizer of a folder: its ``tokenizer.json``, or bytes if the vocabulary is of 256, or
+    the file's tokens are they.
 
     Raises HubError if it has none, or one that cannot be used.
     """
@@ -211,7 +212,8 @@ def tokenizer_of(folder: HubFolder) -> Tokenizer:
                        f"bytes needs")
     ends = folder.config.get("eos_token_id")
     try:
-        return HubTokenizer(path.read_text(encoding="utf-8"), ends)
+        found = HubTokenizer(path.read_text(encoding="utf-8"), ends)
+        return BYTES if (found.spellings, found.begin) == (BYTES.spellings, BYTES.begin) else found
     except (OSError, ValueError) as error:
         raise HubError(f"{path}: {error}") from error
 

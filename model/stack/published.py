@@ -18,6 +18,8 @@ from sterna.model.hub.folder import HubFolder
 from sterna.model.hub.layout import config_of, shape_of, tensor_shapes
 from sterna.model.quantized.hgrn_bit import HgrnBitShape
 from sterna.model.stack.language_model import LanguageModel
+from sterna.model.tokens.bpe_training import package_json
+from sterna.model.tokens.tokenizer import Tokenizer
 
 __all__ = ["load_published", "published_files", "published_shape", "published_tensors"]
 
@@ -74,11 +76,14 @@ def _places(layers: int) -> dict[str, str]:
     return places
 
 
-def published_files(model: LanguageModel, facts: Mapping[str, object]) -> dict[str, str | bytes]:
-    """The files of a folder for a model hub: configuration, weights in float32, and a card with a
-    table of ``facts``.
+def published_files(
+    model: LanguageModel, tokenizer: Tokenizer, facts: Mapping[str, object],
+) -> dict[str, str | bytes]:
+    """The files of a folder for a model hub: configuration, weights in float32, tokenizer, how to
+    generate, and a card with a table of ``facts``.
 
-    Raises ValueError if the mixers are not ``hgrn_bit``.
+    Raises ValueError if the mixers are not ``hgrn_bit``, or the tokenizer is of fewer bytes than
+    256; ModuleNotFoundError without the package `tokenizers`.
     """
     shape = published_shape(model.config)
     tensors = {name: np.ascontiguousarray(value.float().cpu().numpy())
@@ -89,8 +94,12 @@ def published_files(model: LanguageModel, facts: Mapping[str, object]) -> dict[s
             "tokens": shape.vocab, "ternary weights": weights, **facts}
     table = "\n".join(f"| {name} | {value:,} |" if isinstance(value, int) else
                       f"| {name} | {value} |" for name, value in rows.items())
+    ends = {} if tokenizer.end_of_text is None else {"eos_token_id": tokenizer.end_of_text}
     return {
-        "config.json": json.dumps(config_of(shape), indent=2) + "\n",
+        "config.json": json.dumps(config_of(shape) | ends, indent=2) + "\n",
+        "generation_config.json": json.dumps(
+            {"do_sample": True, "temperature": 0.7, **ends}, indent=2) + "\n",
+        "tokenizer.json": package_json(tokenizer),
         "model.safetensors": bytes(save(tensors, metadata={"format": "pt"})),
         "README.md": _CARD.format(table=table)}
 
@@ -103,7 +112,7 @@ tags: [matmul-free, ternary, hgrn_bit]
 
 # A MatMul-free language model
 
-Trained by Sterna. A token is a byte of UTF-8 text. Integers for CPUs, by standard onnxruntime or
+Trained by Sterna. Integers for CPUs, by standard onnxruntime or
 alone:
 
     sterna convert FOLDER -o model.safetensors

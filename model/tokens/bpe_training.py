@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from sterna.model.checks import check_whole
 from sterna.model.tokens.bpe import MOST_TOKENS, WORD_PATTERN, BytePairTokenizer, last_cut
+from sterna.model.tokens.hub import HubTokenizer
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
     from tokenizers.pre_tokenizers import Sequence
 
-__all__ = ["END_OF_TEXT", "package_tokenizer", "train_bpe"]
+__all__ = ["END_OF_TEXT", "package_json", "package_tokenizer", "train_bpe"]
 
 _PART = 1 << 20
 
@@ -33,8 +35,9 @@ def train_bpe(
     have too few pairs for it; ModuleNotFoundError without the package `tokenizers`.
     """
     check_whole("vocab", vocab, 257 + end_of_text, MOST_TOKENS)
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-    trained = Tokenizer(models.BPE())
+    from tokenizers import Tokenizer as PackageTokenizer
+    from tokenizers import models, pre_tokenizers, trainers
+    trained = PackageTokenizer(models.BPE())
     trained.pre_tokenizer = _package_words()
     trained.train_from_iterator(_parts(texts), trainers.BpeTrainer(
         vocab_size=vocab - end_of_text, min_frequency=2, show_progress=False, special_tokens=[],
@@ -80,17 +83,35 @@ def package_tokenizer(tokenizer: BytePairTokenizer) -> tokenizers.Tokenizer:
 
     Raises ModuleNotFoundError without the package `tokenizers`.
     """
-    from tokenizers import AddedToken, Tokenizer, models
+    from tokenizers import AddedToken, decoders, models
+    from tokenizers import Tokenizer as PackageTokenizer
     characters = _printable_bytes()
     names = ["".join(characters[byte] for byte in each) for each in tokenizer.spellings if each]
-    found = Tokenizer(models.BPE(
+    found = PackageTokenizer(models.BPE(
         {name: token for token, name in enumerate(names)},
         [(names[left], names[right]) for left, right in tokenizer.merges.tolist()]))
     found.pre_tokenizer = _package_words()
+    found.decoder = decoders.ByteLevel()
     if tokenizer.end_of_text is not None:
         found.add_special_tokens([AddedToken(END_OF_TEXT, special=True)])
         found.encode_special_tokens = True      # text that reads like it is text
     return found
+
+
+def package_json(tokenizer: Tokenizer) -> str:
+    """The content of a ``tokenizer.json`` that gives every UTF-8 text the same tokens.
+
+    Raises ValueError for a byte tokenizer of fewer than 256 tokens; ModuleNotFoundError without the
+    package `tokenizers`.
+    """
+    if isinstance(tokenizer, HubTokenizer):
+        return tokenizer.text
+    if not isinstance(tokenizer, BytePairTokenizer):
+        if tokenizer.vocab != BYTES.vocab:
+            raise ValueError(f"a tokenizer.json has all {BYTES.vocab} bytes, got a tokenizer of "
+                             f"{tokenizer.vocab}")
+        tokenizer = BytePairTokenizer([])
+    return str(package_tokenizer(tokenizer).to_str())
 
 
 def _package_words() -> Sequence:

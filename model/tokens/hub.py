@@ -43,11 +43,13 @@ class HubTokenizer:
 
     def __init__(self, text: str, end_of_text: int | None = None) -> None:
         from tokenizers import Tokenizer
-        self._text = text
+        self.text = text
+        """The content of ``tokenizer.json``."""
         try:
             self._tokenizer = Tokenizer.from_str(text)
         except Exception as error:      # the package raises no class of its own
             raise ValueError(f"not a tokenizer.json ({error})") from error
+        self._tokenizer.encode_special_tokens = True        # text that reads like one is text
         self.vocab: int = self._tokenizer.get_vocab_size()
         if end_of_text is not None:
             check_whole("end_of_text", end_of_text, 0, self.vocab - 1)
@@ -96,7 +98,7 @@ class HubTokenizer:
     def to_json(self) -> dict[str, Any]:
         """Its parameters, ``json`` among them as text."""
         return {"format": _FORMAT, "version": self.version, "kind": self.kind,
-                "end_of_text": self.end_of_text, "json": self._text}
+                "end_of_text": self.end_of_text, "json": self.text}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> HubTokenizer:

@@ -21,6 +21,7 @@ from mixer_parts import assert_same, normal
 from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
+from sterna.model.hub.keras import from_keras
 from sterna.model.mixers.channel import GLUMML
 from sterna.model.mixers.recurrent import GRUMML, LRU, AttentionMML
 from sterna.model.network.dense_mml import ACTIVATIONS, DenseMML
@@ -327,3 +328,32 @@ def test_package_transformer_block(keras_mml):
         for norm in ours.norms:
             norm.eps = eps
         compare(keras_mml.TransformerBlockMML(D, DFF, 2), ours, BLOCK_PARTS, within)
+
+
+# Its matrices as ours ----------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")     # as the package saves
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_matrix_of_a_package_dense(keras_mml, bias, tmp_path):
+    keras = pytest.importorskip("keras")
+    layer = keras_mml.DenseMML(8, use_bias=bias, bias_initializer="random_normal")
+    model = keras.Sequential([keras.Input((TIME, D)), layer])
+    x = X.transpose(0, 1)
+    path = tmp_path / "m.keras"
+    model.save(path)
+    for each in (layer, keras.models.load_model(path).layers[0]):
+        matrix = from_keras(each)
+        with torch.no_grad():
+            normalised = each._activation_norm(x).numpy()
+            expected = each(x).numpy()
+        scale = 127 / np.abs(normalised).max(-1, keepdims=True)
+        products = np.rint(normalised * scale) / scale @ (matrix.weight.T * matrix.scale)
+        np.testing.assert_allclose(
+            products + (0 if matrix.bias is None else matrix.bias), expected, atol=1e-5)
+        assert (matrix.bias is not None) is bias
+
+
+def test_no_matrix_of_another_layer():
+    with pytest.raises(ValueError, match=r"a keras_mml\.layers\.DenseMML .*, got a Linear"):
+        from_keras(nn.Linear(2, 2))

@@ -92,14 +92,10 @@ def generate(
     Raises
     ------
     ValueError
-        If an argument has a wrong type or is out of range, a byte of a prompt is outside
-        the vocabulary, or the model has tokens that its tokenizer does not spell.
+        If an argument has a wrong type or is out of range, or a byte of a prompt is outside
+        the vocabulary.
     """
     tokenizer = model.info.tokenizer
-    if model.info.vocab > tokenizer.vocab:
-        raise ValueError(
-            f"the model has {model.info.vocab} tokens, and its tokenizer spells only "
-            f"{tokenizer.vocab}: it cannot write text")
     tokens = whole_number("tokens", tokens, 1)
     seed = whole_number("seed", seed, 1, _LARGEST_SEED)
     texts, stops = prompt_texts(prompts), stop_strings(stop)

@@ -10,6 +10,8 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.records import language_model
+from sterna.model.tokens.bpe import BytePairTokenizer
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
 __all__ = ["random_model"]
 
@@ -20,7 +22,8 @@ def random_model(
     """Make a quantised model of random trits, biases and embedding.
 
     ``gain`` is the standard deviation a projection gives to a unit-RMS input, in units of
-    its output: 1.5 keeps the gates busy, 100 drives every format into saturation.
+    its output: 1.5 keeps the gates busy, 100 drives every format into saturation. A vocabulary
+    beyond the 256 bytes has pairs of bytes.
     """
     rng = np.random.default_rng(seed)
     projections = {}
@@ -39,4 +42,11 @@ def random_model(
     return QuantizedModel(
         language_model(config, profile), profile.name, projections, embedding,
         np.array(profile.sigmoid_table(), dtype=np.int32),
-        {"source": f"random_model(seed={seed}, gain={gain})"})
+        {"source": f"random_model(seed={seed}, gain={gain})"}, _tokenizer(config.vocab))
+
+
+def _tokenizer(vocab: int) -> Tokenizer:
+    """Bytes, and behind them pairs of bytes."""
+    if vocab <= BYTES.vocab:
+        return BYTES
+    return BytePairTokenizer([divmod(pair, BYTES.vocab) for pair in range(vocab - BYTES.vocab)])

@@ -31,12 +31,11 @@ def tokenizer_from_json(content: Any, vocab: int | None = None) -> Tokenizer:
 def fitted(tokenizer: Tokenizer, vocab: int) -> Tokenizer:
     """The tokenizer of a model with such a vocabulary.
 
-    Of bytes a model may know fewer than 256, or have tokens that no byte stands for; any other
-    tokenizer must have just as many tokens as the model. Raises ValueError if it has not.
+    Of bytes a model may know fewer than 256; any other tokenizer must have just as many tokens as
+    the model. Raises ValueError if it has not.
     """
-    if isinstance(tokenizer, ByteTokenizer):
-        wanted = min(VOCAB, vocab)
-        return tokenizer if tokenizer.vocab == wanted else ByteTokenizer(wanted)
+    if isinstance(tokenizer, ByteTokenizer) and vocab < VOCAB:
+        return ByteTokenizer(vocab)
     if tokenizer.vocab != vocab:
         raise ValueError(
             f"the tokenizer has {tokenizer.vocab:,} tokens, and the model {vocab:,}")

@@ -28,7 +28,7 @@ from sterna.model.checks import whole_number
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.taps import Tap, ignore
 
-__all__ = ["OnnxModel", "Source", "check_ops_form", "has_two_bit_kernels",
+__all__ = ["OnnxModel", "check_ops_form", "has_two_bit_kernels",
            "open_session", "read_graph", "state_array", "thread_count",
            "token_array", "two_bit_blocks", "with_taps"]
 

@@ -28,9 +28,9 @@ def pack_tiles(weight: np.ndarray) -> np.ndarray:
     blocks, steps = -(-rows // TILE), -(-columns // TILE)
     codes = np.ones((blocks * TILE, steps * TILE), dtype=np.uint8)
     codes[:rows, :columns] = weight + 1
-    # [block, row, step, field, b] -> [block, step, row, b, field]
-    fields = codes.reshape(blocks, TILE, steps, 4, 4).transpose(0, 2, 1, 4, 3)
-    return np.bitwise_or.reduce(fields << np.array([0, 2, 4, 6], dtype=np.uint8), axis=-1)
+    # [block, row, step, field, b] -> fields of [block, step, row, b]
+    fields = codes.reshape(blocks, TILE, steps, 4, 4).transpose(3, 0, 2, 1, 4)
+    return np.ascontiguousarray(fields[0] | fields[1] << 2 | fields[2] << 4 | fields[3] << 6)
 
 
 def unpack_tiles(tiles: np.ndarray, rows: int, columns: int) -> np.ndarray:

@@ -418,8 +418,13 @@ def pack_trits(weight: np.ndarray) -> np.ndarray:
     [113, 3]
     """
     codes = np.asarray(weight, dtype=np.int8).reshape(-1).view(np.uint8) & 3
-    codes = np.concatenate([codes, np.zeros(-codes.size % 4, dtype=np.uint8)]).reshape(-1, 4)
-    return (codes << np.array([0, 2, 4, 6], dtype=np.uint8)).sum(axis=1).astype(np.uint8)
+    first, second, third, fourth = np.pad(codes, (0, -codes.size % 4)).reshape(-1, 4).T
+    return first | second << 2 | third << 4 | fourth << 6
+
+
+_TRITS = np.array([[(0, 1, 2, -1)[byte >> at & 3] for at in (0, 2, 4, 6)] for byte in range(256)],
+                  dtype=np.int8)
+"""What each byte holds, 2 for what is no trit."""
 
 
 def unpack_trits(packed: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
@@ -431,13 +436,10 @@ def unpack_trits(packed: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     if packed.dtype != np.uint8 or packed.shape != (-(-count // 4),):
         raise ValueError(
             f"{count} trits take {-(-count // 4)} uint8, got {packed.dtype} {packed.shape}")
-    codes = (packed[:, None] >> np.array([0, 2, 4, 6], dtype=np.uint8)) & 3
-    flat = codes.reshape(-1)
-    bad = np.flatnonzero(flat == 2)
+    trits = _TRITS[packed].reshape(-1)
+    bad = np.flatnonzero(trits == 2)
     if bad.size:
         raise ValueError(f"trit {bad[0]} has code 2; only 0, 1 and 3 are trits")
-    if flat[count:].any():
+    if trits[count:].any():
         raise ValueError("the filling after the last trit is not zero")
-    trits = flat.astype(np.int8)
-    trits[trits == 3] = -1
     return trits[:count].reshape(shape)

@@ -255,6 +255,9 @@ def test_files_without_what_the_operator_needs_are_refused(name, values, match):
         proto.graph.initializer.append(from_array(values, name))
     with pytest.raises(OpsError, match=match):
         with_ops(proto)
+    del proto.metadata_props[:]
+    with pytest.raises(OpsError, match="on the operators: records must be a list"):
+        with_ops(proto)
 
 
 def test_the_graph_has_the_ports_of_the_file_and_its_weights_as_they_are():

@@ -294,10 +294,11 @@ def _library(
     """The library of operators: the file at ``path``, or the one built here if asked for."""
     if path is not None or not built:
         return path
-    from sterna.export.runtime.runtime import check_ops_form, read_graph
+    from sterna.export.graph.file import OnnxFile
+    from sterna.export.runtime.runtime import check_ops_form
     # What cannot be used is refused before they are compiled, not after.
     if model.endswith(".onnx"):
-        _, info = read_graph(model)
+        info = OnnxFile.read(model).info
         kind, vocab = info.form, info.vocab
     else:
         loaded = load_model(model)

@@ -155,8 +155,9 @@ def info(
 
 
 def _graph_info(path: str, as_json: bool) -> int:
-    from sterna.export.runtime.runtime import read_graph
-    file, found = read_graph(path)
+    from sterna.export.graph.file import OnnxFile
+    file = OnnxFile.read(path)
+    found = file.info
     size = Path(path).stat().st_size
     if as_json:
         print_json({

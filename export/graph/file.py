@@ -9,6 +9,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,7 +17,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has no types
 from onnx import TensorProto
 
-from sterna.export.graph.metadata import OnnxFileError
+from sterna.export.graph.metadata import GraphInfo, OnnxFileError
 
 __all__ = ["OnnxFile", "Source"]
 
@@ -62,6 +63,14 @@ class OnnxFile:
                 f"{source}: cannot read the ONNX file ({error.strerror or error})") from error
         except (DecodeError, IndexError) as error:
             raise OnnxFileError(f"{source}: not an ONNX file, or cut off") from error
+
+    @cached_property
+    def info(self) -> GraphInfo:
+        """What the graph says about itself; OnnxFileError if Sterna did not make it."""
+        try:
+            return GraphInfo.read(self.proto)
+        except OnnxFileError as error:
+            raise OnnxFileError(f"{self.name}: {error}") from error
 
     @property
     def content(self) -> mmap.mmap | bytes:

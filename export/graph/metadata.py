@@ -24,11 +24,12 @@ from sterna.model.quantized.records import (
 from sterna.model.tokens.files import tokenizer_from_json
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
-__all__ = ["LAYER_FORMAT", "ONNX_FORMAT_VERSION", "Form", "GraphInfo", "OnnxFileError", "describe"]
+__all__ = ["LAYER_FORMAT", "ONNX_FORMAT_VERSION", "RECORDS", "Form", "GraphInfo", "OnnxFileError",
+           "describe"]
 
 ONNX_FORMAT_VERSION = 5
 _FORMAT = "sterna onnx"
-_TOKENIZER = "sterna.tokenizer"
+RECORDS, _TOKENIZER = "sterna.records", "sterna.tokenizer"
 LAYER_FORMAT = "sterna onnx layer"
 """What the file of one layer, without a language model around it, says that it is."""
 _FLOAT_FORMAT = "sterna float onnx"     # of model/onnx_float, which needs torch
@@ -113,7 +114,7 @@ class GraphInfo:
             "sterna.form": self.form.value,
             "sterna.one_token": json.dumps(self.one_token),
             "sterna.profile": self.profile,
-            "sterna.records": _compact(records_to_json(self.records)),
+            RECORDS: _compact(records_to_json(self.records)),
             "sterna.model_sha256": self.model_sha256,
             **({} if of_bytes else {_TOKENIZER: _compact(self.tokenizer.to_json())}),
         }
@@ -141,7 +142,7 @@ class GraphInfo:
                 f"the graph has format version {found.get('sterna.format_version')!r}, this "
                 f"Sterna reads version {ONNX_FORMAT_VERSION}; export it again")
         try:
-            records = records_from_json(json.loads(found["sterna.records"]))
+            records = records_from_json(json.loads(found[RECORDS]))
             info = cls(
                 Form(found["sterna.form"]), bool(json.loads(found["sterna.one_token"])),
                 found["sterna.profile"], records, found["sterna.model_sha256"],

@@ -7,6 +7,7 @@ only node runs them. docs/native-ops.md tells how a kernel is chosen.
 from __future__ import annotations
 
 import ctypes
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ import onnxruntime
 from onnx import TensorProto, helper
 from onnx.numpy_helper import from_array, to_array
 
-from sterna.export.graph.metadata import GraphInfo
+from sterna.export.graph.metadata import RECORDS
 from sterna.export.graph.weights import TILE, pack_tiles
 from sterna.export.native.program import make_program
 from sterna.model.cpp_library import CompileError, CppLibrary, NoCompilerError
 from sterna.model.layers import TernaryMatrix as LayerMatrix
+from sterna.model.quantized.records import records_from_json
 
 __all__ = ["KERNEL_VARIABLE", "OPS_SOURCES", "MissingCompilerError", "OpsError", "TernaryMatrix",
            "build_ops", "kernel_name", "register_ops", "with_ops"]
@@ -118,11 +120,9 @@ def with_ops(proto: onnx.ModelProto) -> onnx.ModelProto:
     Raises
     ------
     OpsError
-        If ``proto`` lacks a tensor that the records of its model need, or has an unfit one.
-    OnnxFileError
-        If it is no graph of Sterna's.
+        If ``proto`` does not hold the records of a model, or a tensor that they need.
     """
-    records = GraphInfo.read(proto).records
+    properties = {each.key: each.value for each in proto.metadata_props}
     stored = {each.name: each for each in proto.graph.initializer}
 
     def find(name: str) -> TensorProto:
@@ -131,6 +131,7 @@ def with_ops(proto: onnx.ModelProto) -> onnx.ModelProto:
         return stored[name]
 
     try:
+        records = records_from_json(json.loads(properties.get(RECORDS, "null")))
         program, constants = make_program(records, lambda name: to_array(find(name)))
     except OpsError:
         raise

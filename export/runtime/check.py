@@ -8,8 +8,7 @@ import numpy as np
 
 from sterna.export.forms.selftest import signal_to_noise
 from sterna.export.graph.file import OnnxFile, Source
-from sterna.export.graph.metadata import GraphInfo
-from sterna.export.runtime.runtime import OnnxModel, read_graph, token_array
+from sterna.export.runtime.runtime import OnnxModel, token_array
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference, compare
 from sterna.model.quantized.integer import IntegerModel
@@ -80,7 +79,8 @@ def check_exact(model: QuantizedModel, source: Source, tokens: np.ndarray) -> Ex
         If tokens has the wrong shape or values, the graph cannot be loaded, is of a float
         form, or has another shape than the model.
     """
-    file, info = _graph_of(model, source)
+    file = _graph_of(model, source)
+    info = file.info
     if not info.exact:
         raise ValueError(
             f"check_exact compares integers, and the graph has the float form {info.form}: take "
@@ -118,7 +118,8 @@ def check_close(model: QuantizedModel, source: Source, tokens: np.ndarray) -> fl
     ValueError
         As :func:`check_exact`, but that the form must be a float one.
     """
-    file, info = _graph_of(model, source)
+    file = _graph_of(model, source)
+    info = file.info
     if info.exact:
         raise ValueError(
             f"check_close compares real numbers, and the graph has the exact form {info.form}: "
@@ -129,15 +130,16 @@ def check_close(model: QuantizedModel, source: Source, tokens: np.ndarray) -> fl
     return signal_to_noise(right * 2.0 ** -model.logit.frac, got)
 
 
-def _graph_of(model: QuantizedModel, source: Source) -> tuple[OnnxFile, GraphInfo]:
+def _graph_of(model: QuantizedModel, source: Source) -> OnnxFile:
     """The graph, if it has the shape of the model."""
-    file, info = read_graph(source)
+    file = OnnxFile.read(source)
+    info = file.info
     shape = len(model.states), model.states[0].width
     if (info.vocab, info.shape) != (model.vocab, shape):
         raise ValueError(
             f"the graph has {info.vocab} tokens and states {list(info.shape)}, the model "
             f"{model.vocab} and {list(shape)}")
-    return file, info
+    return file
 
 
 def _locate(

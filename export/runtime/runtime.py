@@ -29,7 +29,7 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.taps import Tap, ignore
 
 __all__ = ["OnnxModel", "check_ops_form", "has_two_bit_kernels",
-           "open_session", "read_graph", "state_array", "thread_count",
+           "open_session", "state_array", "thread_count",
            "token_array", "two_bit_blocks", "with_taps"]
 
 _LARGEST_REAL = 1e6
@@ -105,19 +105,6 @@ def two_bit_blocks(proto: onnx.ModelProto) -> set[int]:
     """The block sizes of the 2-bit products in a graph."""
     return {attribute.i for node in proto.graph.node if node.op_type == "MatMulNBits"
             for attribute in node.attribute if attribute.name == "block_size"}
-
-
-def read_graph(source: Source) -> tuple[OnnxFile, GraphInfo]:
-    """Read a graph and what it says about itself; a proto is taken as it is.
-
-    Raises OnnxFileError if the file cannot be read, is cut off, or was not made by Sterna;
-    ValueError if ``source`` is neither a path nor a graph.
-    """
-    file = OnnxFile.read(source)
-    try:
-        return file, GraphInfo.read(file.proto)
-    except OnnxFileError as error:
-        raise OnnxFileError(f"{file.name}: {error}") from error
 
 
 def with_taps(
@@ -217,7 +204,8 @@ class OnnxModel:
         threads = thread_count(threads)
         if isinstance(source, QuantizedModel):
             source = build(source)
-        file, self.info = read_graph(source)
+        file = OnnxFile.read(source)
+        self.info = file.info
         proto = with_taps(
             file.proto, None if taps is None else [tap for tap in taps if tap != "logits"])
         self._session = open_session(replace(file, proto=proto), threads, ops, options)

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 
 from sterna.export.forms.selftest import SelfTestError, check_checksum, check_self_test
-from sterna.export.graph.file import Source
+from sterna.export.graph.file import OnnxFile, Source
 from sterna.export.graph.metadata import GraphInfo, OnnxFileError
 from sterna.export.native.ops import build_ops
 from sterna.export.runtime.generate import Piece, generate, prompt_texts
@@ -19,7 +19,6 @@ from sterna.export.runtime.runtime import (
     OnnxModel,
     check_ops_form,
     has_two_bit_kernels,
-    read_graph,
     state_array,
     thread_count,
     two_bit_blocks,
@@ -79,7 +78,8 @@ class Session:
         allow_slow: bool = False, options: onnxruntime.SessionOptions | None = None,
     ) -> None:
         threads = thread_count(threads)
-        file, self.info = read_graph(source)
+        file = OnnxFile.read(source)
+        self.info = file.info
         """What the file says about itself: form, records, profile, model."""
         if ops:     # refused before it is compiled, not after
             check_ops_form(self.info.form, file.name)

@@ -50,9 +50,10 @@ def resident():
 
 path, library = sys.argv[1], Path(sys.argv[2])
 Session(build(load_model("micro")), ops=library)        # libraries and their caches
+began = time.process_time()
 file = OnnxFile.read(path)
 file.info                                               # records and tokenizer
-before, began = resident(), time.process_time()
+before = resident()
 session = Session(file, ops=library)
 seconds = time.process_time() - began
 session.step([1], session.start(1))

@@ -285,7 +285,7 @@ def test_a_model_of_other_tokens_is_not_pushed(tmp_path, capsys):
     train(config, Corpus("text", b"moth " * 99, b"mist " * 20), run_dir=tmp_path / "run", steps=1,
           quiet=True, recipe=TrainRecipe(batch=2, window=8))
     assert main(["push-folder", str(tmp_path / "run"), "-o", str(tmp_path / "hub")]) == 2
-    assert "has all 256 bytes, got a tokenizer of 128" in capsys.readouterr().err
+    assert "must have all 256 bytes, got a tokenizer of 128" in capsys.readouterr().err
     assert not (tmp_path / "hub").exists()
 
 

@@ -7,7 +7,7 @@ from onnx import TensorProto
 
 from sterna.export.graph.builder import GraphBuilder
 
-__all__ = ["TILE", "append_weight", "pack_tiles", "unpack_tiles"]
+__all__ = ["TILE", "append_weight", "pack_tiles"]
 
 TILE = 16
 """Rows of a block, and columns of a step."""
@@ -31,19 +31,6 @@ def pack_tiles(weight: np.ndarray) -> np.ndarray:
     # [block, row, step, field, b] -> fields of [block, step, row, b]
     fields = codes.reshape(blocks, TILE, steps, 4, 4).transpose(3, 0, 2, 1, 4)
     return np.ascontiguousarray(fields[0] | fields[1] << 2 | fields[2] << 4 | fields[3] << 6)
-
-
-def unpack_tiles(tiles: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """Undo :func:`pack_tiles`: trits int8 ``[rows, columns]``.
-
-    >>> weight = np.eye(20, 5, dtype=np.int8)
-    >>> bool((unpack_tiles(pack_tiles(weight), 20, 5) == weight).all())
-    True
-    """
-    blocks, steps = tiles.shape[:2]
-    fields = tiles[..., None] >> np.array([0, 2, 4, 6], dtype=np.uint8) & 3
-    codes = fields.transpose(0, 2, 1, 4, 3).reshape(blocks * TILE, steps * TILE)
-    return codes[:rows, :columns].astype(np.int8) - 1
 
 
 def append_weight(graph: GraphBuilder, name: str, weight: np.ndarray) -> str:

@@ -108,8 +108,8 @@ def package_json(tokenizer: Tokenizer) -> str:
         return tokenizer.text
     if not isinstance(tokenizer, BytePairTokenizer):
         if tokenizer.vocab != BYTES.vocab:
-            raise ValueError(f"a tokenizer.json has all {BYTES.vocab} bytes, got a tokenizer of "
-                             f"{tokenizer.vocab}")
+            raise ValueError(f"a tokenizer.json must have all {BYTES.vocab} bytes, got a tokenizer "
+                             f"of {tokenizer.vocab}")
         tokenizer = BytePairTokenizer([])
     return str(package_tokenizer(tokenizer).to_str())
 

@@ -14,7 +14,7 @@ from simulated_cores import SHAPES, Shape
 from sterna.hw.core.core import MatMulFreeCore
 from sterna.hw.core.plan.core_params import CoreParams, StageKind, program
 from sterna.hw.core.plan.core_units import CoreUnits
-from sterna.hw.core.plan.image import build_image, unpack_image
+from sterna.hw.core.plan.image import CoreImage, build_image, unpack_image
 from sterna.hw.core.post_processor import requantize_params
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.config import ModelConfig
@@ -29,7 +29,8 @@ def params_of(shape: Shape) -> CoreParams:
                       shape.quant_lanes)
 
 
-def check_same(model: QuantizedModel, unpacked: QuantizedModel) -> None:
+def check_same(model: QuantizedModel, image: CoreImage) -> None:
+    unpacked = unpack_image(image, model.tokenizer)
     assert unpacked.config == model.config
     for name, projection in model.projections.items():
         other = unpacked.projections[name]
@@ -44,7 +45,7 @@ def check_same(model: QuantizedModel, unpacked: QuantizedModel) -> None:
 def test_odd_shapes_unpack_to_themselves(shape: Shape) -> None:
     model = shape.model()
     image = build_image(model, params_of(shape))
-    check_same(model, unpack_image(image))
+    check_same(model, image)
     assert build_image(model, params_of(shape)) == image
 
 
@@ -52,7 +53,7 @@ def test_the_image_of_the_largest_vocabulary_unpacks_to_the_model() -> None:
     model = random_model(ModelConfig(8, 1, 12, 1 << 16), C12, seed=2)
     params = CoreParams(model.config, C12, 4, 4)
     assert (params.token_bits, params.vocab_words) == (16, 1 << 14)
-    check_same(model, unpack_image(build_image(model, params)))
+    check_same(model, build_image(model, params))
 
 
 @given(
@@ -69,7 +70,7 @@ def test_any_model_unpacks_to_itself(
     params = CoreParams(config, profile, rows, rows * words, style=style)
     image = build_image(model, params)
     assert all(0 <= word < 1 << params.weight_bits for word in image.weights)
-    check_same(model, unpack_image(image))
+    check_same(model, image)
 
 
 def test_weight_words_are_in_the_order_of_use() -> None:

@@ -21,6 +21,7 @@ from sterna.hw.units.mac.weight_packing import row_codes, row_starts, row_trits
 from sterna.hw.units.weight_rom import WeightRomParams
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.records import language_model
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
 __all__ = [
     "CoreImage", "build_image", "result_tag_layout", "task_layout", "unpack_image",
@@ -117,13 +118,15 @@ def build_image(model: QuantizedModel, params: CoreParams) -> CoreImage:
         model.sigmoid.tolist(), words)
 
 
-def unpack_image(image: CoreImage) -> QuantizedModel:
+def unpack_image(image: CoreImage, tokenizer: Tokenizer = BYTES) -> QuantizedModel:
     """Undo :func:`build_image`: read the model back from the words.
+
+    Of the model an image lacks only the tokenizer, which must fit its vocabulary.
 
     Raises
     ------
     ValueError
-        If a code is no trit, or start values are wrong.
+        If a code is no trit, start values are wrong, or the tokenizer does not fit.
     """
     params, layout = image.params, image.stage_layout
     projections: dict[str, Projection] = {}
@@ -151,7 +154,8 @@ def unpack_image(image: CoreImage) -> QuantizedModel:
                 fields.k[slot], image.shifts[fields.shift[slot]])
     return QuantizedModel(
         language_model(params.config, params.profile), params.profile.name, projections,
-        np.array(image.embedding, dtype=np.int32), np.array(image.sigmoid, dtype=np.int32))
+        np.array(image.embedding, dtype=np.int32), np.array(image.sigmoid, dtype=np.int32),
+        tokenizer=tokenizer)
 
 
 def _stage_layout(params: CoreParams, shift_bits: int) -> StructLayout:

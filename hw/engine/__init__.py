@@ -1,0 +1,1 @@
+"""One core for every model: made for limits, it runs whatever image lies in its memory."""

@@ -1,0 +1,190 @@
+"""MLGRU and GLU: from the pre-activations of a group of rows to the next vector."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed
+from amaranth.lib import memory, stream, wiring
+from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.engine.engine_params import EngineParams, StageKind
+from sterna.hw.engine.post import result_layout
+from sterna.hw.engine.products import sequence_of
+from sterna.hw.engine.vectors import element_layout
+from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
+from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.units.glu import GluUnit
+from sterna.hw.units.mlgru import MlgruLane
+
+__all__ = ["Cells"]
+
+
+class Cells(wiring.Component):
+    """The lanes of MLGRU and GLU, and the states of all sequences.
+
+    The pre-activations of a slot wait until those of the last one come: three queues, of which
+    the last is the shortest. A beat of ``post_lanes`` channels is taken from them when the last
+    slot has it, and goes through the lanes in parts.
+
+    Members
+    -------
+    results, results_valid : ``In``
+        Results of the post-processor; those of other stages pass by.
+    stages : ``In(params.stage_layout).array(phases)``
+    starts, active : ``In(sequences)``
+        For each sequence whether its state counts as zero, and whether it may change.
+    room : ``Out(1)``
+        There is room for a group of every sequence more than what is on the way.
+    elements, elements_valid : ``Out``, for each phase
+        Channels of the vector that is next.
+    """
+
+    def __init__(self, params: EngineParams, sigmoid: list[int], latency: int) -> None:
+        self.params = params
+        self._sigmoid = sigmoid
+        self._on_the_way = latency + 2
+        group = params.batch * params.row_beats
+        # Those that are being taken, those that come meanwhile, and what is on the way.
+        self.depth = 1 << (2 * group + self._on_the_way).bit_length()
+        super().__init__({
+            "results": In(result_layout(params)),
+            "results_valid": In(1),
+            "stages": In(params.stage_layout).array(params.phases),
+            "starts": In(params.sequences),
+            "active": In(params.sequences),
+            "room": Out(1),
+            "elements": Out(element_layout(params)).array(params.phases),
+            "elements_valid": Out(1).array(params.phases),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        steps = Pipeline(m, Const(1))
+        valid, tag, preacts, part = self._gather(m, steps)
+        is_glu = tag.kind == StageKind.GLU
+        parts = params.post_lanes // params.cell_lanes
+        whose = Signal(StructLayout({"phase": 1, "elements": element_layout(params)}))
+        m.d.comb += [
+            whose.phase.eq(tag.phase),
+            whose.elements.sequence.eq(tag.sequence),
+            whose.elements.place.eq(Cat(part[:parts.bit_length() - 1], tag.beat)),
+            whose.elements.first.eq(tag.first & (part == 0)),
+            whose.elements.last.eq(tag.last & (part == parts - 1)),
+        ]
+
+        m.submodules.glu = glu = GluUnit(params.glu, self._sigmoid)
+        m.d.comb += glu.preacts.valid.eq(valid & is_glu)
+        outputs = []
+        lanes = [MlgruLane(params.mlgru, self._sigmoid) for _ in range(params.cell_lanes)]
+        for index, lane in enumerate(lanes):
+            m.submodules[f"mlgru{index}"] = lane
+            f, c, g = (each[index] for each in preacts)
+            m.d.comb += [
+                lane.advance.eq(1), lane.f.eq(f), lane.c.eq(c), lane.g.eq(g),
+                glu.preacts.payload.gate[index].eq(f), glu.preacts.payload.up[index].eq(g),
+            ]
+            outputs.append((glu.products.payload.p[index], lane.o))
+        self._states(m, steps, valid & ~is_glu, whose, lanes)
+
+        # A phase has one stage at a time, so its products and outputs never meet.
+        early = whose.shape()(steps.delay(whose, params.glu.latency, "of_glu"))
+        late = whose.shape()(steps.delay(whose, params.mlgru.latency, "of_mlgru"))
+        updated = steps.flags(valid & ~is_glu, params.mlgru.latency, "updated")[-1]
+        for phase in range(params.phases):
+            elements = self.elements[phase]
+            produced = Signal(name=f"produced{phase}")
+            m.d.comb += [
+                produced.eq(glu.products.valid & (early.phase == phase)),
+                self.elements_valid[phase].eq(produced | (updated & (late.phase == phase))),
+                elements.eq(Mux(produced, early.elements.as_value(), late.elements.as_value())),
+            ]
+            for index, (product, output) in enumerate(outputs):
+                m.d.comb += elements.y[index].eq(Mux(produced, product, output))
+        return m
+
+    def _gather(self, m, steps):
+        """Queue pre-activations; return (whether some leave, their tag, those of the slots, which
+        part of their beat), from registers."""
+        params, results = self.params, self.results
+        parts = params.post_lanes // params.cell_lanes
+        shape = results.z.shape()
+        tag, part = Signal(params.tag_layout), Signal(range(max(parts, 2)))
+        out_place = Signal(range(self.depth))
+        stage = Array(self.stages)[results.tag.phase]
+        is_ours = self.results_valid & (
+            (results.tag.kind == StageKind.MLGRU) | (results.tag.kind == StageKind.GLU))
+        is_last = results.tag.slot == stage.last_slot
+        # Of a GLU gate comes in the place of f, and up in that of g.
+        chosen = [is_ours & (results.tag.slot == 0), is_ours & (results.tag.slot == 1) & ~is_last,
+                  is_ours & is_last]
+        values = []
+        places = []
+        for slot, enable in enumerate(chosen):
+            m.submodules[f"queue{slot}"] = store = memory.Memory(
+                shape=shape, depth=self.depth, init=[], attrs=NEVER_COLLIDES)
+            write, read = store.write_port(), store.read_port(domain="comb")
+            place = Signal(range(self.depth), name=f"place{slot}")
+            places.append(place)
+            m.d.comb += [write.addr.eq(place), write.data.eq(results.z), write.en.eq(enable),
+                         read.addr.eq(out_place)]
+            with m.If(enable):
+                m.d.sync += place.eq(place + 1)
+            values.append(read.data)
+        # The slot that a GLU lacks keeps its place among the others.
+        with m.If(is_ours & is_last & (stage.last_slot == 1)):
+            m.d.sync += places[1].eq(places[1] + 1)
+        m.submodules.tags = store = memory.Memory(
+            shape=params.tag_layout, depth=self.depth, init=[], attrs=NEVER_COLLIDES)
+        write, read = store.write_port(), store.read_port(domain="comb")
+        m.d.comb += [write.addr.eq(places[2]), write.data.eq(results.tag),
+                     write.en.eq(chosen[2]), read.addr.eq(out_place)]
+
+        waiting = out_place != places[2]
+        last_part = part == parts - 1
+        with m.If(waiting):
+            m.d.sync += part.eq(Mux(last_part, 0, part + 1))
+            with m.If(last_part):
+                m.d.sync += out_place.eq(out_place + 1)
+        group = params.batch * params.row_beats
+        used = (places[0] - out_place)[:len(out_place)]
+        m.d.comb += self.room.eq(used + group + self._on_the_way < self.depth)
+
+        lane_bits = shape.elem_shape.width * params.cell_lanes
+        preacts = [ArrayLayout(shape.elem_shape, params.cell_lanes)(steps.register(
+            value.as_value().word_select(part, lane_bits), f"slot{slot}"))
+            for slot, value in enumerate(values)]
+        return (steps.flags(waiting, 1, "leaves")[-1],
+                params.tag_layout(steps.register(read.data, "tag")), preacts,
+                steps.register(part, "part"))
+
+    def _states(self, m, steps, valid, whose, lanes):
+        """The state memory: read for its candidates, written once the new state is there."""
+        params, unit = self.params, self.params.mlgru
+        stage = Array(self.stages)[whose.phase]
+        sequence = sequence_of(params, whose.phase, whose.elements.sequence)
+        word = ArrayLayout(signed(params.profile.h.bits), params.cell_lanes)
+        m.submodules.states = store = memory.Memory(
+            shape=word, depth=max(params.state_words * params.sequences, 2), init=[],
+            attrs=BLOCK_RAM | NEVER_COLLIDES)
+        read, write = store.read_port(), store.write_port()
+        address = steps.delay(
+            Cat(sequence, (stage.state + whose.elements.place)[:len(stage.state)]),
+            unit.read_step, "address")
+        number = sequence if len(sequence) else Const(0, 1)
+        fresh = steps.delay(
+            self.starts.bit_select(number, 1), unit.candidate_step - 1, "fresh")
+        kept = steps.flags(
+            valid & self.active.bit_select(number, 1), unit.state_step, "kept")[-1]
+        old = word(steps.register(read.data, "read_states"))
+        m.d.comb += [
+            read.addr.eq(address), read.en.eq(1),
+            write.addr.eq(steps.delay(
+                address, unit.state_step - unit.read_step, "write_address")),
+            write.en.eq(kept),
+        ]
+        for index, lane in enumerate(lanes):
+            m.d.comb += [
+                lane.old_state.eq(steps.register(Mux(fresh, 0, old[index]), f"old{index}")),
+                write.data[index].eq(lane.new_state),
+            ]

@@ -1,0 +1,167 @@
+"""A model as the words of an engine's memories, in the order of use, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sterna.hw.engine.engine_params import MAX_SLOTS, EngineParams, StageKind
+from sterna.hw.parts.bits import from_ints, signed_elements, to_bits, to_ints
+from sterna.hw.units.mac.weight_codes import TRITS, pack, unpack
+from sterna.model.config import ModelConfig
+from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.quantized.records import language_model
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer
+
+__all__ = ["EngineImage", "build_image", "unpack_image"]
+
+_PARTS = (
+    (StageKind.MLGRU, ("mlgru.f", "mlgru.c", "mlgru.g")),
+    (StageKind.RESIDUAL, ("mlgru.out",)),
+    (StageKind.GLU, ("glu.gate", "glu.up")),
+    (StageKind.RESIDUAL, ("glu.down",)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineImage:
+    """The memories of an engine that hold a model.
+
+    ``stages``, ``headers``: words of ``params.stage_layout`` and ``params.header_layout``.
+    ``weights``: ``rows * cols`` codes of two bits, row by row. ``embedding``: words of
+    ``post_lanes`` elements, ``vector_words`` of them for a token. ``config``: of the model.
+    """
+
+    params: EngineParams
+    config: ModelConfig
+    stages: list[int]
+    headers: list[int]
+    weights: list[int]
+    embedding: list[int]
+
+    @property
+    def vector_words(self) -> int:
+        """Words of a row of the embedding."""
+        return self.params.groups(self.config.d) * self.params.row_beats
+
+
+def stage_names(layers: int) -> list[tuple[StageKind, tuple[str, ...]]]:
+    """What the stages of a token multiply with, in their order."""
+    named = [(kind, tuple(f"layer{layer}.{part}" for part in parts))
+             for layer in range(layers) for kind, parts in _PARTS]
+    return [*named, (StageKind.HEAD, ("head",))]
+
+
+def build_image(model: QuantizedModel, params: EngineParams) -> EngineImage:
+    """Pack a model.
+
+    Raises
+    ------
+    ValueError
+        If the model is beyond the limits of ``params``, or of an architecture that the engine
+        lacks.
+    """
+    params.limits.check(model)
+    if list(model.sigmoid) != model.profile.sigmoid_table():
+        raise ValueError("the sigmoid table of the model is not that of its formats")
+    low, _ = params.limits.shifts
+    layout = params.stage_layout
+    stages: list[int] = []
+    headers: list[int] = []
+    weights: list[int] = []
+    state = 0
+    for kind, names in stage_names(model.config.layers):
+        matrices = [model.projections[name] for name in names]
+        rows, columns = matrices[0].weight.shape
+        groups = params.groups(rows, chunks=kind is not StageKind.HEAD)
+        padded = np.stack([_filled(each.weight, groups, params) for each in matrices], axis=1)
+        # A row beyond the vocabulary has the lowest logit, which loses against every token.
+        bias = np.full((len(matrices), groups * params.rows),
+                       -(1 << params.bias_bits - 1) if kind is StageKind.HEAD else 0)
+        bias[:, :rows] = [each.bias for each in matrices]
+        unused = [0] * (MAX_SLOTS - len(matrices))
+        stages.append(layout.const({
+            "kind": int(kind), "last_slot": len(matrices) - 1, "tiles": padded.shape[3],
+            "chunks": params.groups(columns) * params.rows // params.quant_lanes,
+            "headers": groups * len(matrices), "weight": len(weights),
+            "header": len(headers) // params.row_beats, "state": state,
+            "k": [*(each.k for each in matrices), *unused],
+            "shift": [*(each.shift - low for each in matrices), *unused],
+        }).as_value().value)
+        if kind is StageKind.MLGRU:
+            state += groups * params.rows // params.cell_lanes
+        # [groups, slots, rows, tiles, cols] with the tiles before the rows is the order of use.
+        codes = pack(padded.transpose(0, 1, 3, 2, 4), TRITS)
+        weights += to_ints(to_bits(codes.reshape(-1, params.rows * params.cols), 2))
+        minus = (padded == -1).sum(axis=(3, 4))
+        own = bias.reshape(len(matrices), groups, params.rows).transpose(1, 0, 2)
+        fields = [to_bits(each.reshape(-1, 1), bits).reshape(-1, params.post_lanes, bits)
+                  for each, bits in ((own, params.bias_bits), (minus, params.minus_bits))]
+        headers += to_ints(np.concatenate(fields, axis=2).reshape(-1, params.header_layout.size))
+    rows_of = np.zeros(
+        (model.config.vocab, params.groups(model.config.d) * params.rows), dtype=np.int64)
+    rows_of[:, :model.config.d] = model.embedding
+    embedding = to_ints(to_bits(
+        rows_of.reshape(-1, params.post_lanes), model.profile.x.bits))
+    return EngineImage(params, model.config, stages, headers, weights, embedding)
+
+
+def unpack_image(image: EngineImage, tokenizer: Tokenizer = BYTES) -> QuantizedModel:
+    """Undo :func:`build_image`; of the model an image lacks only the tokenizer.
+
+    Raises ValueError if a code is no trit, a number of -1 weights is wrong or the tokenizer does
+    not fit.
+    """
+    params, config, profile = image.params, image.config, image.params.profile
+    low, _ = params.limits.shifts
+    shapes = config.projections()
+    projections: dict[str, Projection] = {}
+    for word, (_, names) in zip(image.stages, stage_names(config.layers), strict=True):
+        fields = params.stage_layout.from_bits(word)
+        slots = fields.last_slot + 1
+        beats = image.weights[fields.weight:][:fields.headers * fields.tiles]
+        bits = from_ints(beats, 0, 2 * params.rows * params.cols).reshape(-1, 2)
+        codes = (bits @ np.array([1, 2], dtype=np.uint8)).reshape(
+            -1, slots, fields.tiles, params.rows, params.cols)
+        padded = unpack(codes, params.cols, TRITS).transpose(1, 0, 3, 2, 4)
+        words = image.headers[fields.header * params.row_beats:][
+            :fields.headers * params.row_beats]
+        size = params.bias_bits + params.minus_bits
+        header = from_ints(words, 0, params.header_layout.size).reshape(-1, size)
+        minus = header[:, params.bias_bits:] @ (1 << np.arange(params.minus_bits))
+        count = (padded == -1).sum(axis=(3, 4)).transpose(1, 0, 2).ravel()
+        if (minus != count).any():
+            raise ValueError(f"{names[0]}: a number of -1 weights is wrong")
+        bias = signed_elements(header[:, :params.bias_bits], params.bias_bits)
+        bias = bias.reshape(-1, slots, params.rows)
+        for slot, name in enumerate(names):
+            rows, columns = shapes[name]
+            matrix = padded[slot].reshape(-1, fields.tiles * params.cols)
+            projections[name] = Projection(
+                np.ascontiguousarray(matrix[:rows, :columns]),
+                bias[:, slot].reshape(-1)[:rows].astype(np.int32),
+                fields.k[slot], fields.shift[slot] + low)
+    elements = from_ints(image.embedding, 0, params.post_lanes * profile.x.bits)
+    embedding = signed_elements(elements, profile.x.bits).reshape(config.vocab, -1)
+    return QuantizedModel(
+        language_model(config, profile), profile.name, projections,
+        embedding[:, :config.d].astype(np.int32),
+        np.array(profile.sigmoid_table(), dtype=np.int32), tokenizer=tokenizer)
+
+
+def _filled(weight: np.ndarray, groups: int, params: EngineParams) -> np.ndarray:
+    """A matrix filled up with zeros, ``[groups, rows, tiles, cols]``."""
+    tiles = -(-weight.shape[1] // params.cols)
+    padded = np.zeros((groups * params.rows, tiles * params.cols), dtype=np.int8)
+    padded[:weight.shape[0], :weight.shape[1]] = weight
+    return padded.reshape(groups, params.rows, tiles, params.cols)
+
+
+def cluster_words(words: Sequence[int], params: EngineParams, cluster: int) -> list[int]:
+    """The codes of a cluster's columns out of weight words, row by row."""
+    size = params.cols // params.clusters
+    bits = from_ints(words, 0, 2 * params.rows * params.cols).reshape(
+        len(words), params.rows, params.clusters, 2 * size)
+    return to_ints(np.ascontiguousarray(bits[:, :, cluster]).reshape(len(words), -1))

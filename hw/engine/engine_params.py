@@ -1,0 +1,362 @@
+"""What an engine is made for: limits of its models, its geometry, and what follows from both."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from amaranth.hdl import signed, unsigned
+from amaranth.lib.data import ArrayLayout, StructLayout
+
+from sterna.hw.parts.requantize import RequantizeParams
+from sterna.hw.units.glu import GluParams
+from sterna.hw.units.mlgru import MlgruParams
+from sterna.hw.units.norm_params import NormParams
+from sterna.model.checks import check_whole
+from sterna.model.profile import NumericProfile
+from sterna.model.quantized import QuantizedModel
+
+__all__ = ["MAX_SLOTS", "EngineParams", "Limits", "StageKind"]
+
+MAX_SLOTS = 3
+"""Most matrices interleaved in a stage: f, c and g."""
+
+
+class StageKind(enum.IntEnum):
+    """Where the results of a stage go."""
+
+    MLGRU = 0
+    """f, c and g: to the MLGRU lanes."""
+    RESIDUAL = 1
+    """out or down: added to the residual stream."""
+    GLU = 2
+    """gate and up: to the GLU lanes."""
+    HEAD = 3
+    """The logits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest model that an engine runs, and the formats of all of them."""
+
+    profile: NumericProfile
+    width: int  #: channels of the residual stream and of the state
+    inner: int  #: channels of a GLU
+    layers: int
+    vocab: int
+    shifts: tuple[int, int]  #: smallest and largest right shift of a projection
+
+    def __post_init__(self) -> None:
+        check_whole("width", self.width, 1, 1 << 16)
+        check_whole("inner", self.inner, 1, 1 << 16)
+        check_whole("layers", self.layers, 1, 1024)
+        check_whole("vocab", self.vocab, 2, 1 << 20)
+        low, high = self.shifts
+        check_whole("smallest shift", low, 0, high)
+        check_whole("largest shift", high, 0, NumericProfile.max_shift)
+
+    @classmethod
+    def of(cls, *models: QuantizedModel) -> Limits:
+        """The narrowest limits that take all of these models.
+
+        Raises ValueError if a model is of an architecture that the engine lacks, or if they differ
+        in their formats.
+        """
+        profiles = {model.profile for model in models}
+        if len(profiles) != 1:
+            raise ValueError(
+                f"an engine has one set of formats, got models of "
+                f"{', '.join(sorted(profile.name for profile in profiles)) or 'no profile'}")
+        configs = [model.config for model in models]
+        shifts = [each.shift for model in models for each in model.projections.values()]
+        return cls(
+            profiles.pop(), max(c.d for c in configs), max(c.dff for c in configs),
+            max(c.layers for c in configs), max(c.vocab for c in configs),
+            (min(shifts), max(shifts)))
+
+    def check(self, model: QuantizedModel) -> None:
+        """Raise ValueError if a model is beyond these limits: it says which, and by how much."""
+        if model.profile != self.profile:
+            raise ValueError(f"the engine computes in the formats of {self.profile.name}, "
+                             f"the model has those of {model.profile.name}")
+        config = model.config
+        for name, value, limit in (
+            ("channels", config.d, self.width), ("GLU channels", config.dff, self.inner),
+            ("layers", config.layers, self.layers), ("tokens", config.vocab, self.vocab),
+        ):
+            if value > limit:
+                raise ValueError(f"the model has {value:,} {name}, the engine takes {limit:,}")
+        low, high = self.shifts
+        for name, projection in model.projections.items():
+            if not low <= projection.shift <= high:
+                raise ValueError(f"{name} has a shift of {projection.shift}, "
+                                 f"the engine takes {low} to {high}")
+
+
+def _power(value: int) -> bool:
+    return value & (value - 1) == 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParams:
+    """Geometry of an :class:`~sterna.hw.engine.engine.Engine`.
+
+    >>> from sterna.model.profile import S16
+    >>> params = EngineParams(Limits(S16, 128, 384, 4, 256, (12, 20)), sequences=16)
+    >>> params.phases, params.batch, params.tiles, params.array_latency
+    (2, 8, 6, 11)
+    """
+
+    limits: Limits
+    rows: int = 8  #: dot products side by side
+    cols: int = 64  #: columns taken per beat
+    clusters: int = 4  #: parts of the columns, each with memories of its own
+    sequences: int = 1  #: sequences that share each weight word
+    #: Parts of the sequences that take turns, one being normalised while the other is multiplied;
+    #: 0 for 2, or 1 if there is one sequence.
+    phases: int = 0
+    post_lanes: int = 4  #: results made per cycle
+    cell_lanes: int = 2  #: channels of MLGRU and GLU per cycle
+    quant_lanes: int = 8  #: activations made per cycle
+    root_digit_bits: int = 3  #: bits of a root per cycle
+
+    def __post_init__(self) -> None:
+        check_whole("sequences", self.sequences, 1, 64)
+        check_whole("phases", self.phases, 0, 2)
+        if self.phases == 0:
+            object.__setattr__(self, "phases", min(self.sequences, 2))
+        check_whole("cols", self.cols, 1, 4096)
+        check_whole("clusters", self.clusters, 1, self.cols)
+        for name, high in (
+            ("rows", 1024), ("sequences", 64), ("quant_lanes", 256),
+            ("post_lanes", min(self.rows, self.quant_lanes)), ("cell_lanes", self.post_lanes),
+        ):
+            value = getattr(self, name)
+            check_whole(name, value, 1, high)
+            if not _power(value):
+                raise ValueError(f"{name} must be a power of two, got {value}")
+        if self.sequences < self.phases:
+            raise ValueError("two phases take two sequences or more")
+        if self.cols % (self.clusters * self.quant_lanes):
+            raise ValueError(
+                f"cols ({self.cols}) must be a multiple of clusters ({self.clusters}) times "
+                f"quant_lanes ({self.quant_lanes})")
+
+    # Counts ------------------------------------------------------------------------
+
+    @property
+    def profile(self) -> NumericProfile:
+        """Formats of every number."""
+        return self.limits.profile
+
+    @property
+    def batch(self) -> int:
+        """Sequences of a phase: each weight word is used so often."""
+        return self.sequences // self.phases
+
+    @property
+    def batch_bits(self) -> int:
+        """Bits of the number of a sequence in its phase, one at least."""
+        return max((self.batch - 1).bit_length(), 1)
+
+    @property
+    def widest(self) -> int:
+        """Channels of the longest vector, filled up to whole tiles."""
+        return -(-max(self.limits.width, self.limits.inner) // self.cols) * self.cols
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of the longest vector."""
+        return self.widest // self.cols
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of ``quant_lanes`` channels of the longest vector."""
+        return self.widest // self.quant_lanes
+
+    @property
+    def unit_rows(self) -> int:
+        """Rows that a matrix is filled up to a multiple of: whole groups and whole chunks."""
+        return max(self.rows, self.quant_lanes)
+
+    @property
+    def row_beats(self) -> int:
+        """Beats of results of a group of rows."""
+        return self.rows // self.post_lanes
+
+    def groups(self, rows: int, *, chunks: bool = True) -> int:
+        """Groups of rows of a matrix, the last ones filled up; with ``chunks`` to whole chunks."""
+        unit = self.unit_rows if chunks else self.rows
+        return -(-rows // unit) * unit // self.rows
+
+    @property
+    def most_headers(self) -> int:
+        """Groups of all matrices of the longest stage."""
+        limits = self.limits
+        return max(MAX_SLOTS * self.groups(limits.width), 2 * self.groups(limits.inner),
+                   self.groups(limits.vocab, chunks=False))
+
+    @property
+    def stages(self) -> int:
+        """Stages of the deepest model: four a layer, and the head."""
+        return 4 * self.limits.layers + 1
+
+    @property
+    def most_weights(self) -> int:
+        """Weight words of the largest model, the words of its beats."""
+        limits, tiles = self.limits, self._tiles
+        layer = (4 * self.groups(limits.width) * tiles(limits.width)
+                 + 2 * self.groups(limits.inner) * tiles(limits.width)
+                 + self.groups(limits.width) * tiles(limits.inner))
+        head = self.groups(limits.vocab, chunks=False) * tiles(limits.width)
+        return limits.layers * layer + head
+
+    @property
+    def most_biases(self) -> int:
+        """Groups of rows of the largest model."""
+        limits = self.limits
+        return (limits.layers * (5 * self.groups(limits.width) + 2 * self.groups(limits.inner))
+                + self.groups(limits.vocab, chunks=False))
+
+    def _tiles(self, columns: int) -> int:
+        return -(-columns // self.cols)
+
+    @property
+    def vector_words(self) -> int:
+        """Words of ``post_lanes`` channels of the residual stream."""
+        return self.groups(self.limits.width) * self.row_beats
+
+    @property
+    def state_words(self) -> int:
+        """Words of ``cell_lanes`` channels of the states of a sequence."""
+        return self.limits.layers * self.groups(self.limits.width) * self.rows // self.cell_lanes
+
+    # Widths ------------------------------------------------------------------------
+
+    @property
+    def operand_bits(self) -> int:
+        """Signed bits of a sum of ``cols`` operands, a complement or not: [-128 n, 127 n]."""
+        return self.profile.act_bits + (self.cols - 1).bit_length()
+
+    @property
+    def sum_bits(self) -> int:
+        """Signed bits of a dot product of the longest vector, which is at most 128 n in
+        magnitude."""
+        return (self.widest << self.profile.act_bits - 1).bit_length() + 1
+
+    @property
+    def minus_bits(self) -> int:
+        """Unsigned bits of a number of -1 weights in a row."""
+        return self.widest.bit_length()
+
+    @property
+    def bias_bits(self) -> int:
+        """Signed bits of a bias: one more than the widest output."""
+        profile = self.profile
+        return max(profile.z.bits, profile.x.bits, profile.logit.bits) + 1
+
+    @property
+    def token_bits(self) -> int:
+        """Bits of a token."""
+        return (self.limits.vocab - 1).bit_length()
+
+    @property
+    def shift_bits(self) -> int:
+        """Bits of a shift, counted from the smallest; one at least."""
+        low, high = self.limits.shifts
+        return max((high - low).bit_length(), 1)
+
+    # Units -------------------------------------------------------------------------
+
+    @property
+    def norm(self) -> NormParams:
+        """Widths of the norm."""
+        return NormParams(self.profile, self.quant_lanes, self.quant_lanes, self.widest,
+                          root_digit_bits=self.root_digit_bits)
+
+    @property
+    def mlgru(self) -> MlgruParams:
+        """An MLGRU lane."""
+        return MlgruParams(self.profile, 1, self.cell_lanes, self.cell_lanes, stalls=False)
+
+    @property
+    def glu(self) -> GluParams:
+        """The GLU lanes."""
+        return GluParams(self.profile, self.cell_lanes, stalls=False)
+
+    @property
+    def requantize(self) -> RequantizeParams:
+        """The requantiser; what travels with a beat has :attr:`tag_layout`."""
+        widest, *narrower = sorted(set(self.result_bits.values()), reverse=True)
+        low, high = self.limits.shifts
+        return RequantizeParams(
+            self.sum_bits, self.profile.scale_bits, self.bias_bits, widest,
+            tuple(range(low, high + 1)), self.post_lanes, tuple(narrower), self.tag_layout.size,
+            stalls=False)
+
+    @property
+    def result_bits(self) -> dict[StageKind, int]:
+        """Signed bits of the results of each kind of stage. What is added to the residual stream is
+        a bit wider than that, where saturating changes no sum
+        (:class:`~sterna.hw.units.residual.ResidualParams`)."""
+        profile = self.profile
+        return {
+            StageKind.MLGRU: profile.z.bits, StageKind.GLU: profile.z.bits,
+            StageKind.RESIDUAL: profile.x.bits + 1, StageKind.HEAD: profile.logit.bits}
+
+    @property
+    def array_latency(self) -> int:
+        """Cycles from the issue of a beat to its sums: memories and their registers, the tree of a
+        cluster, a register for each cluster, the accumulator."""
+        return 2 + max((self.cols // self.clusters - 1).bit_length(), 1) + self.clusters + 1
+
+    # Payloads ----------------------------------------------------------------------
+
+    @property
+    def sum_layout(self) -> ArrayLayout:
+        """The sums of a group of rows."""
+        return ArrayLayout(signed(self.sum_bits), self.rows)
+
+    @property
+    def stage_layout(self) -> StructLayout:
+        """A word of the memory of stages.
+
+        ``headers``: groups of rows of all slots. ``chunks`` and ``tiles``: of the vector.
+        ``weight``, ``header``, ``state``: where its weight words, biases and states begin.
+        """
+        return StructLayout({
+            "kind": 2,
+            "last_slot": 2,
+            "tiles": range(self.tiles + 1),
+            "chunks": range(self.chunks + 1),
+            "headers": range(self.most_headers + 1),
+            "weight": range(max(self.most_weights, 2)),
+            "header": range(max(self.most_biases, 2)),
+            "state": range(max(self.state_words, 2)),
+            "k": ArrayLayout(unsigned(self.profile.mantissa_bits), MAX_SLOTS),
+            "shift": ArrayLayout(unsigned(self.shift_bits), MAX_SLOTS),
+        })
+
+    @property
+    def header_layout(self) -> ArrayLayout:
+        """A word of the memory of biases, a beat of rows: bias and number of -1 weights."""
+        return ArrayLayout(StructLayout({
+            "bias": signed(self.bias_bits), "minus": unsigned(self.minus_bits)}), self.post_lanes)
+
+    @property
+    def tag_layout(self) -> StructLayout:
+        """What travels with a beat of results.
+
+        ``beat``: its place in the vector. ``first`` and ``last`` beat of the vector.
+        """
+        return StructLayout({
+            "kind": 2, "slot": 2, "phase": 1, "sequence": self.batch_bits,
+            "beat": range(max(self.most_beats, 2)), "first": 1, "last": 1})
+
+    @property
+    def most_beats(self) -> int:
+        """Beats of the longest vector of results, the logits among them."""
+        limits = self.limits
+        return self.row_beats * max(
+            self.groups(limits.width), self.groups(limits.inner),
+            self.groups(limits.vocab, chunks=False))

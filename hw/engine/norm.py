@@ -1,0 +1,236 @@
+"""The norm: the vectors of the sequences, one after the other, into activations and scales."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed, unsigned
+from amaranth.lib import stream, wiring
+from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.engine.engine_params import MAX_SLOTS, EngineParams
+from sterna.hw.engine.products import act_layout
+from sterna.hw.parts.arithmetic import round_shift, square_of, square_parts
+from sterna.hw.parts.digit_serial import IntegerRoot
+from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.parts.reciprocal_table import ReciprocalTable
+
+__all__ = ["Norm", "scale_layout"]
+
+_READ_STEPS = 2     # from the address of a chunk to the chunk: memory, its register
+
+
+def scale_layout(params: EngineParams) -> StructLayout:
+    """A scale of a slot; ``last`` with the last of its sequence."""
+    return StructLayout({
+        "phase": 1, "sequence": params.batch_bits, "slot": range(MAX_SLOTS), "last": 1,
+        "scale": unsigned(params.profile.scale_bits)})
+
+
+class Norm(wiring.Component):
+    """8-bit activations and scales: ``sterna.model.quantized.integer.norm_quant``.
+
+    A job is the vectors of a phase. Three of them are worked on at a time: the reciprocal of one
+    maximum is looked up while the vector before is multiplied with its own, and of the one before
+    that the root is taken. One table gives the reciprocals of maxima and roots.
+
+    Members
+    -------
+    jobs : ``In(stream.Signature(1))``
+        The phase whose vectors are complete.
+    stages : ``In(params.stage_layout).array(phases)``
+    phase, sequence : ``Out``
+        Whose maximum is read, ``maximum``, in the same cycle.
+    read_phase, read_sequence, chunk : ``Out``
+        Which chunk is read, ``word``, two cycles later.
+    acts, acts_valid : ``Out``
+        Activations.
+    scales, scales_valid : ``Out``
+        Scales of each slot.
+    """
+
+    def __init__(self, params: EngineParams) -> None:
+        self.params = params
+        norm = params.norm
+        # Cycles between the last chunks of two vectors, so that a root is done when the next begins.
+        self.spacing = norm.root.latency + 1
+        super().__init__({
+            "jobs": In(stream.Signature(1)),
+            "stages": In(params.stage_layout).array(params.phases),
+            "phase": Out(1),
+            "sequence": Out(params.batch_bits),
+            "maximum": In(norm.y_bits),
+            "read_phase": Out(1),
+            "read_sequence": Out(params.batch_bits),
+            "chunk": Out(range(params.chunks)),
+            "word": In(ArrayLayout(signed(norm.y_bits), params.quant_lanes)),
+            "acts": Out(act_layout(params)),
+            "acts_valid": Out(1),
+            "scales": Out(scale_layout(params)),
+            "scales_valid": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params, norm, profile = self.params, self.params.norm, self.params.profile
+        steps = Pipeline(m, Const(1))
+        m.submodules.table = table = ReciprocalTable(norm.table)
+        m.submodules.root = root = IntegerRoot(norm.root)
+        m.d.comb += [
+            table.start.eq(root.done),
+            table.divisor.eq(Mux(root.done, root.root, self.maximum)),
+        ]
+        # floor(floor(a * 2^j / d) / 2^j) = floor(a / d)
+        r = (table.quotient >> norm.table.frac_bits - profile.reciprocal_bits)[:norm.r_bits]
+        v = table.quotient >> norm.table.frac_bits - profile.scale_frac - profile.root_frac
+
+        vector = self._stream(m, steps, *self._reciprocals(m, steps, table, root.done, r))
+        owner = self._sum(m, steps, root, *vector)
+        whose = steps.delay(owner, norm.table.latency, "whose")
+        rooted = steps.flags(root.done, norm.table.latency, "rooted")[-1]
+        self._scale(m, steps, rooted, whose, v[:norm.scale_bits])
+        return m
+
+    def _reciprocals(self, m, steps, table, rooted, r):
+        """Look up the reciprocal of the next vector's maximum; return (whether it is there, what
+        says that it is taken, the vector: reciprocal, whether it is all zero, whose it is)."""
+        params, norm = self.params, self.params.norm
+        active, waiting, ready, taken = Signal(), Signal(), Signal(), Signal()
+        vector = Signal(StructLayout({
+            "r": norm.r_bits, "silent": 1, "phase": 1, "sequence": params.batch_bits}))
+        starts = Signal()
+        ends = Signal()
+        m.d.comb += [
+            starts.eq(active & ~waiting & ~ready & ~rooted),
+            ends.eq(starts & (self.sequence == params.batch - 1)),
+            self.jobs.ready.eq(~active),
+        ]
+        with m.If(starts):
+            m.d.comb += table.start.eq(1)
+            m.d.sync += [
+                waiting.eq(1), vector.silent.eq(~self.maximum.any()),
+                vector.phase.eq(self.phase), vector.sequence.eq(self.sequence),
+                self.sequence.eq(Mux(ends, 0, self.sequence + 1))]
+        with m.If(self.jobs.ready):
+            m.d.sync += [active.eq(self.jobs.valid), self.phase.eq(self.jobs.payload)]
+        with m.If(ends):
+            m.d.sync += active.eq(0)
+        found = steps.flags(starts, norm.table.latency, "found")[-1]
+        with m.If(found):
+            m.d.sync += [waiting.eq(0), vector.r.eq(r)]
+        with m.If(found | taken):
+            m.d.sync += ready.eq(found)
+        return ready, taken, vector
+
+    def _stream(self, m, steps, ready, taken, following):
+        """Read a vector, multiply, round; return (chunk valid, first, silent, activations)."""
+        params, norm, profile = self.params, self.params.norm, self.params.profile
+        active, first = Signal(), Signal()
+        r, all_zero = Signal(norm.r_bits, reset_less=True), Signal(reset_less=True)
+        last, tile_ends = Signal(), Signal()
+        per_tile = params.cols // params.quant_lanes
+        tile, part = Signal(range(max(params.tiles, 2))), Signal(range(max(per_tile, 2)))
+        left = Signal(range(params.chunks + 1))
+        stage = Array(self.stages)[following.phase]
+        rest = Signal(range(self.spacing + 1), init=self.spacing)
+        m.d.comb += [
+            last.eq(left == 1),
+            tile_ends.eq(last | (part == per_tile - 1)),
+            taken.eq(ready & (~active | last)
+                     & (Mux(active, 0, rest) + stage.chunks >= self.spacing)),
+        ]
+        with m.If(active & last):
+            m.d.sync += rest.eq(0)
+        with m.Elif(rest != self.spacing):
+            m.d.sync += rest.eq(rest + 1)
+        with m.If(active):
+            m.d.sync += [
+                self.chunk.eq(self.chunk + 1), left.eq(left - 1), first.eq(0),
+                part.eq(Mux(tile_ends, 0, part + 1)), active.eq(~last)]
+            with m.If(tile_ends):
+                m.d.sync += tile.eq(tile + 1)
+        with m.If(taken):
+            m.d.sync += [
+                active.eq(1), first.eq(1), r.eq(following.r), all_zero.eq(following.silent),
+                self.chunk.eq(0), left.eq(stage.chunks), part.eq(0), tile.eq(0),
+                self.read_phase.eq(following.phase),
+                self.read_sequence.eq(following.sequence)]
+
+        # Chunk and reciprocal meet at the multipliers.
+        way = _READ_STEPS + 1
+        valid = steps.flags(active, way + 3, "valid")
+        factor = Signal(norm.r_bits, reset_less=True)
+        with m.If(steps.delay(first, _READ_STEPS, "first_read") & valid[_READ_STEPS]):
+            m.d.sync += factor.eq(r)
+        half, product_bits = profile.reciprocal_bits - 1, profile.act_bits + profile.reciprocal_bits
+        acts = Signal(act_layout(params))
+        for lane in range(params.quant_lanes):
+            y = steps.register(self.word[lane], f"y{lane}")
+            total = steps.register(y * factor[:norm.low_bits], f"low{lane}")
+            if norm.low_bits < norm.r_bits:
+                high = steps.register(y * factor[norm.low_bits:], f"high{lane}")
+                total = total + Cat(Const(0, norm.low_bits), high).as_signed()
+            # A product is at most 127 << k in magnitude; below its half only k - 1 bits follow.
+            halves = steps.register(total[half:product_bits].as_signed(), f"halves{lane}")
+            q = steps.register(round_shift(halves, 1)[:profile.act_bits].as_signed(), f"q{lane}")
+            m.d.comb += acts.q[lane].eq(q)
+        for name, value in (("phase", self.read_phase), ("sequence", self.read_sequence),
+                            ("tile", tile), ("chunk", part), ("tile_ends", tile_ends),
+                            ("last", last)):
+            m.d.comb += acts[name].eq(steps.delay(value, way + 3, f"acts_{name}"))
+        m.d.comb += [self.acts.eq(acts), self.acts_valid.eq(valid[-1])]
+        return (valid[-1], steps.delay(first, way + 3, "acts_first"),
+                steps.delay(all_zero, way + 3, "acts_silent"), acts)
+
+    def _sum(self, m, steps, root, valid, first, silent, acts):
+        """Sum the squares and start the root; return (whose root it is)."""
+        params, norm = self.params, self.params.norm
+        level = []
+        for lane in range(params.quant_lanes):
+            parts = [steps.register(each, f"square{lane}_{index}")
+                     for index, each in enumerate(square_parts(acts.q[lane]))]
+            square = square_of((parts[0], parts[1]))[:norm.square_bits]
+            level.append(steps.register(square, f"square{lane}"))
+        depth = 0
+        while len(level) > 1:
+            depth += 1
+            level = [steps.register(sum(level[i + 1:i + 2], start=level[i]), f"sum{depth}_{i}")
+                     for i in range(0, len(level), 2)]
+        way = 2 + depth
+        arrived = steps.flags(valid, way, "squared")[-1]
+        total = Signal(norm.sum_bits, reset_less=True)
+        begins = steps.delay(first, way, "sum_begins")
+        with m.If(arrived):
+            m.d.sync += total.eq(Mux(begins, 0, total) + level[0])
+        complete = steps.flags(valid & acts.last, way + 1, "summed")[-1]
+        owner = Signal(StructLayout({"phase": 1, "sequence": params.batch_bits}))
+        m.d.comb += [
+            root.start.eq(complete),
+            # Of a vector that is all zero the root is that of 127^2.
+            root.value.eq(Mux(steps.delay(silent, way + 1, "sum_silent"), 127 ** 2, total)),
+        ]
+        whose = steps.delay(Cat(acts.phase, acts.sequence), way + 1, "sum_of")
+        with m.If(complete):
+            m.d.sync += Cat(owner.phase, owner.sequence).eq(whose)
+        return owner
+
+    def _scale(self, m, steps, rooted, whose, value):
+        """``A = rs(V * K, combine_shift)`` of each slot, one after the other."""
+        params, profile = self.params, self.params.profile
+        v = Signal(len(value), reset_less=True)
+        owner = Signal(StructLayout({"phase": 1, "sequence": params.batch_bits}))
+        slot, active = Signal(range(MAX_SLOTS)), Signal()
+        with m.If(rooted):
+            m.d.sync += [v.eq(value), owner.eq(whose), slot.eq(0), active.eq(1)]
+        with m.Elif(active):
+            m.d.sync += [slot.eq(slot + 1), active.eq(slot != MAX_SLOTS - 1)]
+        mantissa = Array(Array(self.stages)[owner.phase].k[i] for i in range(MAX_SLOTS))[slot]
+        product = steps.register(v * mantissa, "product")
+        scale = round_shift(product, profile.combine_shift)[:profile.scale_bits]
+        m.d.comb += [
+            self.scales_valid.eq(steps.flags(active, 1, "scaled")[-1]),
+            self.scales.phase.eq(steps.delay(owner.phase, 1, "scale_phase")),
+            self.scales.sequence.eq(steps.delay(owner.sequence, 1, "scale_sequence")),
+            self.scales.slot.eq(steps.delay(slot, 1, "scale_slot")),
+            self.scales.last.eq(steps.delay(slot == MAX_SLOTS - 1, 1, "scale_last")),
+            self.scales.scale.eq(scale),
+        ]

@@ -1,0 +1,197 @@
+"""From sums to results: scale, shift and bias, and where each result goes."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.lib import memory, stream, wiring
+from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.engine.engine_image import EngineImage
+from sterna.hw.engine.engine_params import MAX_SLOTS, EngineParams, StageKind
+from sterna.hw.engine.norm import scale_layout
+from sterna.hw.engine.products import sequence_of
+from sterna.hw.parts.memory_attributes import BLOCK_ROM, NEVER_COLLIDES
+from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.parts.requantize import Requantize
+
+__all__ = ["Post", "result_layout"]
+
+_FRONT_STEPS = 3    # from taking sums to the requantiser: choice of lanes, way, count of -1
+_BIAS_STEPS = 2     # from the address of a bias to the bias
+
+
+def result_layout(params: EngineParams) -> StructLayout:
+    """Results of ``post_lanes`` rows, saturated to each of their formats, and whose they are."""
+    profile, lanes = params.profile, params.post_lanes
+    return StructLayout({
+        "tag": params.tag_layout,
+        "z": ArrayLayout(signed(profile.z.bits), lanes),
+        "update": ArrayLayout(signed(profile.x.bits + 1), lanes),
+        "logits": ArrayLayout(signed(profile.logit.bits), lanes)})
+
+
+class Post(wiring.Component):
+    """Requantises the sums of the array, ``post_lanes`` a cycle.
+
+    Sums wait until the scales of their sequence are known and, with the first slot of a group,
+    until ``room`` says that their results can be taken; from then on nothing stalls.
+
+    Members
+    -------
+    jobs : ``In(stream.Signature(1))``
+        The phase that is next.
+    stages : ``In(params.stage_layout).array(phases)``
+    scales, scales_valid : ``In``
+        Scales, as the norm makes them.
+    fresh, fresh_phase : ``In(1)``
+        The scales of a phase are not those of its next job.
+    sums : ``In(stream.Signature(params.sum_layout))``
+    room : ``In(1)``
+        There is room for the results of a group of every sequence, and for all on the way.
+    ``results``, ``results_valid`` : ``Out``
+    done, done_phase : ``Out(1)``
+        In this cycle the last sums of a job are taken.
+    """
+
+    def __init__(self, image: EngineImage) -> None:
+        self.image = image
+        self.params = params = image.params
+        self.latency = _FRONT_STEPS + params.requantize.latency
+        super().__init__({
+            "jobs": In(stream.Signature(1)),
+            "stages": In(params.stage_layout).array(params.phases),
+            "scales": In(scale_layout(params)),
+            "scales_valid": In(1),
+            "fresh": In(1),
+            "fresh_phase": In(1),
+            "sums": In(stream.Signature(params.sum_layout)),
+            "room": In(1),
+            "results": Out(result_layout(params)),
+            "results_valid": Out(1),
+            # Steps ahead of the results: whose will come.
+            "coming": Out(params.tag_layout),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        steps = Pipeline(m, Const(1))
+        tag = Signal(params.tag_layout)
+        header = Signal(range(max(params.most_biases, 2)))
+        taken, part = self._take(m, tag, header)
+
+        numbers = params.requantize
+        m.submodules.requantise = unit = Requantize(numbers)
+        accs = unit.accs.payload
+        word = self._headers(m, steps, header, part)
+        sums = Array(
+            Cat(self.sums.payload[lane] for lane in range(first, first + params.post_lanes))
+            for first in range(0, params.rows, params.post_lanes))[part]
+        sums = ArrayLayout(signed(params.sum_bits), params.post_lanes)(
+            steps.delay(sums, _BIAS_STEPS, "sums"))
+        for lane in range(params.post_lanes):
+            total = sums[lane] + word[lane].minus
+            m.d.comb += [
+                accs.acc[lane].eq(
+                    steps.register(total[:params.sum_bits].as_signed(), f"acc{lane}")),
+                accs.bias[lane].eq(steps.register(word[lane].bias, f"bias{lane}")),
+            ]
+        stage = Array(self.stages)[tag.phase]
+        shift = Array(stage.shift[i] for i in range(MAX_SLOTS))[tag.slot]
+        m.d.comb += [
+            unit.accs.valid.eq(steps.flags(taken, _FRONT_STEPS, "taken")[-1]),
+            accs.scale.eq(self._scales(m, steps, tag)),
+            accs.tag.eq(steps.delay(tag, _FRONT_STEPS, "tag")),
+            self.coming.eq(accs.tag),
+        ]
+        if numbers.select_bits:
+            m.d.comb += accs.shift.eq(steps.delay(shift, _FRONT_STEPS, "shift"))
+
+        results = unit.results.payload
+        m.d.comb += [
+            self.results_valid.eq(unit.results.valid),
+            Value.cast(self.results.tag).eq(results.tag),
+        ]
+        for lane in range(params.post_lanes):
+            for name, kind in (("z", StageKind.MLGRU), ("update", StageKind.RESIDUAL),
+                               ("logits", StageKind.HEAD)):
+                m.d.comb += getattr(self.results, name)[lane].eq(
+                    numbers.narrowed(results, lane, params.result_bits[kind]))
+        return m
+
+    def _take(self, m, tag, header):
+        """Take sums beat by beat; return (whether one is taken, which lanes of the sums)."""
+        params = self.params
+        active, taken = Signal(), Signal()
+        part = Signal(range(max(params.row_beats, 2)))
+        group = Signal(range(max(params.most_beats // params.row_beats, 2)))
+        left = Signal(range(params.most_headers + 1))
+        counts = Array(Signal(range(params.batch + 1), name=f"scaled{i}")
+                       for i in range(params.phases))
+        with m.If(self.scales_valid & self.scales.last):
+            m.d.sync += counts[self.scales.phase].eq(counts[self.scales.phase] + 1)
+        with m.If(self.fresh):
+            m.d.sync += counts[self.fresh_phase].eq(0)
+
+        stage = Array(self.stages)[tag.phase]
+        last_part, last_sequence, last_slot = Signal(), Signal(), Signal()
+        ends, begins = Signal(), Signal()
+        m.d.comb += [
+            last_part.eq(part == params.row_beats - 1),
+            last_sequence.eq(tag.sequence == params.batch - 1),
+            last_slot.eq(tag.slot == stage.last_slot),
+            begins.eq((part == 0) & (tag.sequence == 0) & (tag.slot == 0)),
+            taken.eq(active & self.sums.valid & (tag.sequence < counts[tag.phase])
+                     & (self.room | ~begins)),
+            self.sums.ready.eq(taken & last_part),
+            ends.eq(taken & last_part & last_sequence & (left == 1)),
+            self.jobs.ready.eq(~active | ends),
+            tag.kind.eq(stage.kind),
+            tag.beat.eq(Cat(part, group) if params.row_beats > 1 else group),
+            tag.first.eq((group == 0) & (part == 0)),
+            # With the last slot: it is of the last group.
+            tag.last.eq(last_part & (left == 1)),
+        ]
+        with m.If(taken):
+            m.d.sync += part.eq(Mux(last_part, 0, part + 1))
+            with m.If(last_part):
+                m.d.sync += tag.sequence.eq(Mux(last_sequence, 0, tag.sequence + 1))
+                with m.If(last_sequence):
+                    m.d.sync += [left.eq(left - 1), header.eq(header + 1),
+                                 tag.slot.eq(Mux(last_slot, 0, tag.slot + 1))]
+                    with m.If(last_slot):
+                        m.d.sync += group.eq(group + 1)
+        with m.If(self.jobs.ready):
+            following = Array(self.stages)[self.jobs.payload]
+            m.d.sync += [
+                active.eq(self.jobs.valid), tag.phase.eq(self.jobs.payload), group.eq(0),
+                left.eq(following.headers), header.eq(following.header)]
+        return taken, part
+
+    def _headers(self, m, steps, header, part):
+        """Biases and numbers of -1 weights, ``_BIAS_STEPS`` after their address."""
+        params, words = self.params, self.image.headers
+        layout = params.header_layout
+        m.submodules.headers = rom = memory.Memory(
+            shape=layout, depth=max(params.most_biases * params.row_beats, 2),
+            init=[layout.from_bits(word) for word in words], attrs=BLOCK_ROM)
+        read = rom.read_port()
+        bits = params.row_beats.bit_length() - 1
+        m.d.comb += [read.addr.eq(Cat(part[:bits], header)), read.en.eq(1)]
+        return layout(steps.register(read.data, "header_word"))
+
+    def _scales(self, m, steps, tag):
+        """The scale of a beat, ``_FRONT_STEPS`` after it."""
+        params, scales = self.params, self.scales
+        m.submodules.scales = store = memory.Memory(
+            shape=unsigned(params.profile.scale_bits), depth=params.sequences * 4, init=[],
+            attrs=NEVER_COLLIDES)
+        write, read = store.write_port(), store.read_port(domain="comb")
+        m.d.comb += [
+            write.addr.eq(Cat(scales.slot, sequence_of(params, scales.phase, scales.sequence))),
+            write.data.eq(scales.scale),
+            write.en.eq(self.scales_valid),
+            read.addr.eq(steps.delay(Cat(tag.slot, sequence_of(params, tag.phase, tag.sequence)), 1, "scale_of")),
+        ]
+        return steps.delay(read.data, _FRONT_STEPS - 1, "scale")

@@ -1,0 +1,271 @@
+"""Ternary matrices times the vectors of a phase: clusters of columns, and what issues their beats."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value, signed
+from amaranth.lib import fifo, memory, stream, wiring
+from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.engine.engine_image import EngineImage, cluster_words
+from sterna.hw.engine.engine_params import EngineParams
+from sterna.hw.parts.memory_attributes import BLOCK_RAM, BLOCK_ROM, NEVER_COLLIDES
+from sterna.hw.parts.pipeline import Pipeline
+
+__all__ = ["Products", "act_layout"]
+
+
+def act_layout(params: EngineParams) -> StructLayout:
+    """A chunk of activations on its way to the clusters.
+
+    ``chunk``: its place in the tile, ``tile_ends`` and ``last``: with the last of a tile, and of
+    the vector.
+    """
+    per_tile = params.cols // params.quant_lanes
+    return StructLayout({
+        "phase": 1, "sequence": params.batch_bits, "tile": range(max(params.tiles, 2)),
+        "chunk": range(max(per_tile, 2)), "tile_ends": 1, "last": 1,
+        "q": ArrayLayout(signed(params.profile.act_bits), params.quant_lanes)})
+
+
+def beat_layout(params: EngineParams) -> StructLayout:
+    """What a cluster needs to know of a beat; ``first`` and ``last`` tile of a group."""
+    return StructLayout({
+        "valid": 1, "first": 1, "last": 1, "phase": 1, "sequence": params.batch_bits,
+        "tile": range(max(params.tiles, 2)), "weight": range(max(params.most_weights, 2))})
+
+
+class Cluster(wiring.Component):
+    """Some columns of the array: their weights and activations, a tree for each row.
+
+    A beat comes from the cluster before and goes to the next a cycle later, and so does the sum
+    of a row: what this cluster adds is a register further than what it was given.
+    """
+
+    def __init__(self, image: EngineImage, index: int) -> None:
+        self.params = params = image.params
+        self._weights = cluster_words(image.weights, params, index)
+        self._index = index
+        self.cols = params.cols // params.clusters
+        partial = ArrayLayout(signed(params.operand_bits), params.rows)
+        super().__init__({
+            "beat": In(beat_layout(params)),
+            "next_beat": Out(beat_layout(params)),
+            "acts": In(act_layout(params)),
+            "acts_valid": In(1),
+            "partial": In(partial),
+            "total": Out(partial),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params, beat = self.params, self.beat
+        steps = Pipeline(m, Const(1))
+        m.d.sync += self.next_beat.eq(beat)
+
+        m.submodules.weights = rom = memory.Memory(
+            shape=2 * params.rows * self.cols, depth=max(params.most_weights, 2),
+            init=self._weights, attrs=BLOCK_ROM)
+        weights = rom.read_port()
+        m.d.comb += [weights.addr.eq(beat.weight), weights.en.eq(1)]
+        word = steps.register(weights.data, "word")
+        acts = self._activations(m, steps)
+
+        codes = ArrayLayout(ArrayLayout(2, self.cols), params.rows)(word)
+        for row in range(params.rows):
+            level: list[Value] = []
+            for column in range(self.cols):
+                nonzero, negative = (
+                    bit.replicate(params.profile.act_bits) for bit in codes[row][column])
+                level.append(
+                    ((acts[column] & nonzero) ^ negative)[:params.profile.act_bits].as_signed())
+            depth = 0
+            while depth == 0 or len(level) > 1:
+                depth += 1
+                level = [
+                    steps.register(sum(level[i + 1:i + 2], start=level[i]), f"tree{row}_{depth}_{i}")
+                    for i in range(0, len(level), 2)]
+            total = level[0] + (self.partial[row] if self._index else 0)
+            m.d.comb += self.total[row].eq(
+                steps.register(total[:params.operand_bits].as_signed(), f"total{row}"))
+        return m
+
+    def _activations(self, m, steps):
+        """The tile of the beat, two cycles later."""
+        params, beat, acts = self.params, self.beat, self.acts
+        chunks = self.cols // params.quant_lanes
+        m.submodules.acts = store = memory.Memory(
+            shape=ArrayLayout(signed(params.profile.act_bits), self.cols),
+            depth=params.sequences << len(beat.tile), init=[], attrs=BLOCK_RAM | NEVER_COLLIDES)
+        write, read = store.write_port(granularity=params.quant_lanes), store.read_port()
+        for chunk in range(chunks):
+            m.d.comb += write.en[chunk].eq(
+                self.acts_valid & (acts.chunk == self._index * chunks + chunk))
+        for column in range(self.cols):
+            m.d.comb += write.data[column].eq(acts.q[column % params.quant_lanes])
+        m.d.comb += [
+            write.addr.eq(Cat(acts.tile, sequence_of(params, acts.phase, acts.sequence))),
+            read.addr.eq(Cat(beat.tile, sequence_of(params, beat.phase, beat.sequence))),
+            read.en.eq(1),
+        ]
+        return store.shape(steps.register(read.data, "acts"))
+
+
+def sequence_of(params: EngineParams, phase: Value, sequence: Value) -> Value:
+    """The number of a sequence of a phase among all; no bits if there is one."""
+    bits = (params.batch - 1).bit_length()
+    return Cat(sequence[:bits], phase if params.phases > 1 else Const(0, 0))
+
+
+class Products(wiring.Component):
+    """Multiplies the vectors of a phase with the matrices of its stage.
+
+    A beat is a tile of the columns of ``rows`` rows, for one sequence: the sequences of the phase
+    take turns on each weight word. A beat is issued when its activations are there, and the first
+    of a group of rows when its sums will find room in the queue behind the array.
+
+    Members
+    -------
+    jobs : ``In(stream.Signature(1))``
+        The phase that is next.
+    stages : ``In(params.stage_layout).array(phases)``
+        The stage of each phase, while it is worked on.
+    acts, acts_valid : ``In``
+        Activations, chunk by chunk.
+    fresh, fresh_phase : ``In(1)``
+        The vectors of a phase are not there any more.
+    sums : ``Out(stream.Signature(params.sum_layout))``
+        In the order of groups, slots, sequences.
+    """
+
+    def __init__(self, image: EngineImage) -> None:
+        self.image = image
+        self.params = params = image.params
+        # The groups of a job may wait for its scales; and two of them are always on their way.
+        self.depth = 1 << max(2 * params.batch, params.array_latency + 40).bit_length()
+        super().__init__({
+            "jobs": In(stream.Signature(1)),
+            "stages": In(params.stage_layout).array(params.phases),
+            "acts": In(act_layout(params)),
+            "acts_valid": In(1),
+            "fresh": In(1),
+            "fresh_phase": In(1),
+            "sums": Out(stream.Signature(params.sum_layout)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        beat = Signal(beat_layout(params))
+        ready = self._ready(m, beat)
+        room, reserve = self._room(m)
+        self._issue(m, beat, ready, room, reserve)
+        self._array(m, beat)
+        return m
+
+    def _ready(self, m, beat):
+        """Whether the activations of the beat are there."""
+        params, acts = self.params, self.acts
+        counts = Array(Signal(range(params.batch + 1), name=f"sequences{i}")
+                       for i in range(params.phases))
+        tiles = Signal(range(params.tiles + 1))
+        phase = Signal()
+        with m.If(self.acts_valid):
+            m.d.sync += phase.eq(acts.phase)
+            with m.If(acts.last):
+                m.d.sync += [counts[acts.phase].eq(counts[acts.phase] + 1), tiles.eq(0)]
+            with m.Elif(acts.tile_ends):
+                m.d.sync += tiles.eq(tiles + 1)
+        with m.If(self.fresh):
+            m.d.sync += counts[self.fresh_phase].eq(0)
+        count = counts[beat.phase]
+        return (beat.sequence < count) | (
+            (beat.sequence == count) & (phase == beat.phase) & (beat.tile < tiles))
+
+    def _room(self, m):
+        """Whether the queue of sums has room for a group of every sequence, and a signal that
+        keeps it for one."""
+        params = self.params
+        kept = Signal(range(self.depth + 1))
+        reserve = Signal()
+        gone = Signal()
+        m.d.comb += gone.eq(self.sums.valid & self.sums.ready)
+        m.d.sync += kept.eq(kept + Mux(reserve, params.batch, 0) - gone)
+        return kept <= self.depth - params.batch, reserve
+
+    def _issue(self, m, beat, ready, room, reserve):
+        params = self.params
+        active = Signal()
+        last_sequence, last_tile, last_header = Signal(), Signal(), Signal()
+        stage = Array(self.stages)[beat.phase]
+        headers = Signal(stage.headers.shape())
+        begins = (beat.sequence == 0) & beat.first
+        m.d.comb += [
+            beat.first.eq(beat.tile == 0),
+            beat.last.eq(last_tile),
+            last_sequence.eq(beat.sequence == params.batch - 1),
+            last_tile.eq(beat.tile + 1 == stage.tiles),
+            last_header.eq(headers == 1),
+            beat.valid.eq(active & ready & (room | ~begins)),
+            reserve.eq(beat.valid & begins),
+            self.jobs.ready.eq(
+                ~active | (beat.valid & last_sequence & last_tile & last_header)),
+        ]
+        with m.If(beat.valid):
+            m.d.sync += beat.sequence.eq(Mux(last_sequence, 0, beat.sequence + 1))
+            with m.If(last_sequence):
+                m.d.sync += [beat.tile.eq(Mux(last_tile, 0, beat.tile + 1)),
+                             beat.weight.eq(beat.weight + 1)]
+                with m.If(last_tile):
+                    m.d.sync += headers.eq(headers - 1)
+        with m.If(self.jobs.ready):
+            following = Array(self.stages)[self.jobs.payload]
+            m.d.sync += [
+                active.eq(self.jobs.valid), beat.phase.eq(self.jobs.payload),
+                headers.eq(following.headers), beat.weight.eq(following.weight)]
+
+    def _array(self, m, beat):
+        """The clusters, and the sums of their sequences behind them."""
+        params = self.params
+        steps = Pipeline(m, Const(1))
+        partial = None
+        for index in range(params.clusters):
+            m.submodules[f"cluster{index}"] = cluster = Cluster(self.image, index)
+            m.d.comb += [
+                cluster.beat.eq(beat),
+                cluster.acts.eq(self.acts),
+                cluster.acts_valid.eq(self.acts_valid),
+            ]
+            if partial is not None:
+                m.d.comb += cluster.partial.eq(partial)
+            beat, partial = cluster.next_beat, cluster.total
+
+        # From the last cluster's next beat to its total.
+        way = params.array_latency - params.clusters - 1
+        valid = steps.flags(beat.valid, way, "valid")[-1]
+        first, last = steps.delay(beat.first, way, "first"), steps.delay(beat.last, way, "last")
+        if params.batch > 1:
+            m.submodules.kept = kept = memory.Memory(
+                shape=params.sum_layout, depth=params.batch, init=[], attrs=NEVER_COLLIDES)
+            write, read = kept.write_port(), kept.read_port(domain="comb")
+            sequence = steps.delay(beat.sequence, way, "sequence")
+            m.d.comb += [read.addr.eq(sequence), write.addr.eq(sequence), write.en.eq(valid)]
+            before, after = read.data, write.data
+        sums = Signal(params.sum_layout, reset_less=True)
+        for row in range(params.rows):
+            start = before[row] if params.batch > 1 else sums[row]
+            total = (Mux(first, 0, start) + partial[row])[:params.sum_bits].as_signed()
+            with m.If(valid):
+                m.d.sync += sums[row].eq(total)
+            if params.batch > 1:
+                m.d.comb += after[row].eq(total)
+
+        m.submodules.queue = queue = fifo.SyncFIFO(
+            width=params.sum_layout.size, depth=self.depth)
+        m.d.comb += [
+            queue.w_en.eq(steps.flags(valid & last, 1, "ended")[-1]),
+            queue.w_data.eq(sums),
+            self.sums.valid.eq(queue.r_rdy),
+            self.sums.payload.eq(queue.r_data),
+            queue.r_en.eq(self.sums.ready),
+        ]

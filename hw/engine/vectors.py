@@ -1,0 +1,126 @@
+"""The vectors of the sequences of a phase, on their way from results to the norm."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
+from amaranth.lib import memory, wiring
+from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.engine.engine_params import EngineParams
+from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
+from sterna.hw.parts.pipeline import Pipeline
+
+__all__ = ["VectorStore", "element_layout"]
+
+
+def element_layout(params: EngineParams) -> StructLayout:
+    """Some channels of a vector.
+
+    ``place``: of the first of them, counted in ``cell_lanes``. ``wide``: there are
+    ``post_lanes``, not ``cell_lanes``. ``first`` and ``last`` of the vector.
+    """
+    return StructLayout({
+        "sequence": params.batch_bits, "place": range(params.widest // params.cell_lanes),
+        "wide": 1, "first": 1, "last": 1,
+        "y": ArrayLayout(signed(params.norm.y_bits), params.post_lanes)})
+
+
+class VectorStore(wiring.Component):
+    """Keeps a vector of every sequence, and the largest magnitude in it.
+
+    Members
+    -------
+    elements, elements_valid : ``In``
+        Channels to be written; lanes beyond ``cell_lanes`` are read if ``wide``.
+    complete : ``Out(1)``
+        The last channels of a vector have been written, and its maximum is known.
+    sequence, maximum
+        Whose maximum is read in the same cycle.
+    read_sequence, chunk, word
+        Which chunk is read, and the chunk two cycles later.
+    """
+
+    def __init__(self, params: EngineParams) -> None:
+        self.params = params
+        bits = params.norm.y_bits
+        super().__init__({
+            "elements": In(element_layout(params)),
+            "elements_valid": In(1),
+            "complete": Out(1),
+            "sequence": In(params.batch_bits),
+            "maximum": Out(bits),
+            "read_sequence": In(params.batch_bits),
+            "chunk": In(range(params.chunks)),
+            "word": Out(ArrayLayout(signed(bits), params.quant_lanes)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        self._store(m)
+        self._find_maximum(m)
+        return m
+
+    def _store(self, m):
+        params, elements = self.params, self.elements
+        steps = Pipeline(m, Const(1))
+        m.submodules.store = store = memory.Memory(
+            shape=self.word.shape(), depth=params.batch << len(self.chunk), init=[],
+            attrs=BLOCK_RAM | NEVER_COLLIDES)
+        write, read = store.write_port(granularity=params.cell_lanes), store.read_port()
+        parts = params.quant_lanes // params.cell_lanes
+        part_bits = parts.bit_length() - 1
+        part, chunk = elements.place[:part_bits], elements.place[part_bits:]
+        wide = (1 << params.post_lanes // params.cell_lanes) - 1
+        bits = (params.batch - 1).bit_length()
+        m.d.comb += [
+            write.addr.eq(Cat(chunk[:len(self.chunk)], elements.sequence[:bits])),
+            write.en.eq(Mux(self.elements_valid, Mux(elements.wide, wide, 1) << part, 0)),
+            read.addr.eq(Cat(self.chunk, self.read_sequence[:bits])),
+            read.en.eq(1),
+            self.word.eq(steps.register(read.data, "word")),
+        ]
+        # Of narrow elements each part is a copy.
+        for lane in range(params.quant_lanes):
+            m.d.comb += write.data[lane].eq(Mux(
+                elements.wide, elements.y[lane % params.post_lanes],
+                elements.y[lane % params.cell_lanes]))
+
+    def _find_maximum(self, m):
+        params, elements = self.params, self.elements
+        steps = Pipeline(m, Const(1))
+        keys = [steps.register(
+                    _key(y) & (elements.wide if lane >= params.cell_lanes else Const(1)).replicate(
+                        len(y)), f"key{lane}")
+                for lane, y in enumerate(elements.y)]
+        way = 1
+        while len(keys) > 1:
+            way += 1
+            keys = [steps.register(Mux(a >= b, a, b), f"key{way}_{index}")
+                    for index, (a, b) in enumerate(zip(keys[::2], keys[1::2], strict=True))]
+        valid = steps.flags(self.elements_valid, way, "keyed")[-1]
+        first = steps.delay(elements.first, way, "first")
+        sequence = steps.delay(elements.sequence, way, "sequence")
+        key, = keys
+
+        m.submodules.largest = largest = memory.Memory(
+            shape=len(key), depth=max(params.batch, 2), init=[], attrs=NEVER_COLLIDES)
+        write = largest.write_port()
+        before, read = largest.read_port(domain="comb"), largest.read_port(domain="comb")
+        m.d.comb += [
+            before.addr.eq(sequence),
+            write.addr.eq(sequence),
+            write.en.eq(valid & (first | (key > before.data))),
+            write.data.eq(key),
+            read.addr.eq(self.sequence),
+            self.maximum.eq(read.data[1:] + read.data[0]),
+            self.complete.eq(
+                steps.flags(self.elements_valid & elements.last, way + 1, "complete")[-1]),
+        ]
+
+
+def _key(value):
+    """An unsigned number, as wide as the signed value, in the order of magnitudes: its one's
+    complement magnitude, and below it the sign. The magnitude is the sum of the two."""
+    sign = value[-1]
+    return Cat(sign, value[:-1] ^ sign.replicate(len(value) - 1))

@@ -14,10 +14,12 @@ from sterna.hw.engine.engine_params import EngineParams, StageKind
 from sterna.hw.engine.norm import Norm
 from sterna.hw.engine.post import Post, result_layout
 from sterna.hw.engine.products import Products, sequence_of
+from sterna.hw.engine.sampler import TokenSampler
 from sterna.hw.engine.vectors import VectorStore, element_layout
 from sterna.hw.parts.arithmetic import saturate
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, BLOCK_ROM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.units.sampler import BETA_BITS, SEED_BITS
 
 __all__ = ["Engine", "logit_layout", "prompt_layout", "token_layout"]
 
@@ -28,12 +30,15 @@ LIMIT_BITS = 16
 def prompt_layout(params: EngineParams) -> StructLayout:
     """A token of a prompt.
 
-    ``start``: it begins a sequence. ``predict``: compute the logits after it, and generate up to
-    ``limit`` tokens.
+    ``start``: it begins a sequence, and the random numbers from ``seed`` on, 0 counting as 1.
+    ``predict``: compute the logits after it, and generate up to ``limit`` tokens, or up to
+    ``stop_token`` with ``stop``. ``beta``: ``log2(e) / T * 2**10`` for temperature T, 0 for
+    greedy.
     """
     return StructLayout({
         "sequence": range(max(params.sequences, 2)), "token": params.token_bits, "start": 1,
-        "predict": 1, "limit": LIMIT_BITS})
+        "predict": 1, "stop": 1, "stop_token": params.token_bits, "limit": LIMIT_BITS,
+        "beta": BETA_BITS, "seed": SEED_BITS})
 
 
 def token_layout(params: EngineParams) -> StructLayout:
@@ -131,7 +136,19 @@ class Residual(wiring.Component):
 
 
 class Embedder(wiring.Component):
-    """The vectors of the tokens of a phase, sequence by sequence, word by word."""
+    """The vectors of the tokens of a phase, sequence by sequence, word by word.
+
+    Members
+    -------
+    jobs : ``In(stream.Signature(...))``
+        A phase, and the chunks of a vector.
+    owner, token : ``Out``, ``In``
+        The sequence whose token is read in the same cycle.
+    phase, done : ``Out(1)``
+        In this cycle the last word of a phase is read.
+    embedded, embedded_valid : ``Out``, for each phase
+        The words.
+    """
 
     def __init__(self, image: EngineImage) -> None:
         self.image = image
@@ -139,7 +156,10 @@ class Embedder(wiring.Component):
         super().__init__({
             "jobs": In(stream.Signature(StructLayout({
                 "phase": 1, "chunks": range(params.chunks + 1)}))),
-            "tokens": In(params.token_bits).array(params.sequences),
+            "owner": Out(max((params.sequences - 1).bit_length(), 1)),
+            "token": In(params.token_bits),
+            "phase": Out(1),
+            "done": Out(1),
             "embedded": Out(element_layout(params)).array(params.phases),
             "embedded_valid": Out(1).array(params.phases),
         })
@@ -150,25 +170,25 @@ class Embedder(wiring.Component):
         steps = Pipeline(m, Const(1))
         per_chunk = params.quant_lanes // params.post_lanes
         active, reading = Signal(), Signal()
-        phase = Signal()
+        phase = self.phase
         sequence = Signal(params.batch_bits)
         words = Signal(range(params.chunks * per_chunk + 1))
         word = Signal(range(params.chunks * per_chunk))
         last_word, last_sequence = Signal(), Signal()
-        token = Array(self.tokens)[sequence_of(params, phase, sequence)
-                                   if params.sequences > 1 else 0]
         depth = max(params.limits.vocab * params.vector_words, 2)
         address = Signal(range(depth), reset_less=True)
         m.d.comb += [
             last_word.eq(word + 1 == words),
             last_sequence.eq(sequence == params.batch - 1),
             self.jobs.ready.eq(~active),
+            self.owner.eq(sequence_of(params, phase, sequence)),
+            self.done.eq(reading & last_word & last_sequence),
         ]
         with m.If(~active):
             m.d.sync += [active.eq(self.jobs.valid), phase.eq(job.phase), sequence.eq(0),
                          words.eq(job.chunks * per_chunk)]
         with m.Elif(~reading):
-            m.d.sync += [reading.eq(1), word.eq(0), address.eq((token * words)[:len(address)])]
+            m.d.sync += [reading.eq(1), word.eq(0), address.eq((self.token * words)[:len(address)])]
         with m.Else():
             m.d.sync += [word.eq(word + 1), address.eq(address + 1)]
             with m.If(last_word):
@@ -199,61 +219,6 @@ class Embedder(wiring.Component):
         return m
 
 
-class GreedySampler(wiring.Component):
-    """The token with the largest logit, the lowest on ties, of every sequence of a phase."""
-
-    def __init__(self, params: EngineParams) -> None:
-        self.params = params
-        super().__init__({
-            "results": In(result_layout(params)),
-            "results_valid": In(1),
-            # In the order of the sequences of a phase.
-            "sampled": Out(1),
-            "phase": Out(1),
-            "sequence": Out(params.batch_bits),
-            "token": Out(params.token_bits),
-        })
-
-    def elaborate(self, platform):
-        m = Module()
-        params, results = self.params, self.results
-        steps = Pipeline(m, Const(1))
-        nodes = [(steps.register(value, f"value{lane}"), Const(0, 0))
-                 for lane, value in enumerate(results.logits)]
-        way = 1
-        while len(nodes) > 1:
-            way += 1
-            pairs, nodes = nodes, []
-            for index in range(0, len(pairs), 2):
-                (left, left_lane), (right, right_lane) = pairs[index:index + 2]
-                is_right = (left - right)[-1]       # so that the left wins a tie
-                lane = Cat(Mux(is_right, right_lane, left_lane), is_right)
-                nodes.append((
-                    steps.register(Mux(is_right, right, left), f"value{way}_{index}"),
-                    steps.register(lane[:way - 1] if way > 2 else is_right,
-                                   f"lane{way}_{index}")))
-        (value, lane), = nodes
-        valid = steps.flags(
-            self.results_valid & (results.tag.kind == StageKind.HEAD), way, "valid")[-1]
-        tag = params.tag_layout(steps.delay(results.tag, way, "tag"))
-        layout = StructLayout({"value": value.shape(), "token": params.token_bits})
-        m.submodules.best = store = memory.Memory(
-            shape=layout, depth=max(params.sequences, 2), init=[], attrs=NEVER_COLLIDES)
-        write, read = store.write_port(), store.read_port(domain="comb")
-        wins = tag.first | (read.data.value - value)[-1]
-        token = Mux(wins, Cat(lane, tag.beat)[:params.token_bits], read.data.token)
-        owner = sequence_of(params, tag.phase, tag.sequence)
-        m.d.comb += [
-            read.addr.eq(owner), write.addr.eq(owner), write.en.eq(valid & wins),
-            write.data.value.eq(value), write.data.token.eq(token),
-            self.sampled.eq(steps.flags(valid & tag.last, 1, "sampled")[-1]),
-            self.phase.eq(steps.register(tag.phase, "sampled_phase")),
-            self.sequence.eq(steps.register(tag.sequence, "sampled_sequence")),
-            self.token.eq(steps.register(token, "sampled_token")),
-        ]
-        return m
-
-
 class Engine(wiring.Component):
     """A MatMul-free language model that runs by itself, a token of every sequence at a time.
 
@@ -278,7 +243,7 @@ class Engine(wiring.Component):
         self.cells = Cells(params, params.profile.sigmoid_table(), self.post.latency)
         self.residual = Residual(params, params.requantize.latency)
         self.embedder = Embedder(image)
-        self.sampler = GreedySampler(params)
+        self.sampler = TokenSampler(params)
         self.vectors = [VectorStore(params) for _ in range(params.phases)]
         super().__init__({
             "prompts": In(stream.Signature(prompt_layout(params))),
@@ -319,8 +284,7 @@ class Engine(wiring.Component):
             m.d.comb += [
                 self.residual.embedded[phase].eq(self.embedder.embedded[phase]),
                 self.residual.embedded_valid[phase].eq(self.embedder.embedded_valid[phase])]
-        predicts, left = self._sequences(m)
-        self._logits(m, predicts)
+        self._logits(m, self._sequences(m))
         return m
 
     def _logits(self, m, predicts):
@@ -346,121 +310,149 @@ class Engine(wiring.Component):
         ]
 
     def _sequences(self, m):
-        """Tokens of the sequences, and the rounds of the phases."""
-        params = self.params
+        """Tokens of the sequences, and the rounds of the phases; return who predicts."""
+        params, sampler = self.params, self.sampler
         count = params.sequences
-        waiting, generating = Signal(count), Signal(count)
+        waiting, generating, held = Signal(count), Signal(count), Signal(count)
         active, starts, predicts = Signal(count), Signal(count), Signal(count)
         will_start, will_predict = Signal(count), Signal(count)
-        tokens = Array(Signal(params.token_bits, name=f"token{i}", reset_less=True)
-                       for i in range(count))
-        current = [Signal(params.token_bits, name=f"current{i}", reset_less=True)
-                   for i in range(count)]
-        left = Array(Signal(LIMIT_BITS, name=f"left{i}", reset_less=True) for i in range(count))
         m.d.comb += [self.cells.active.eq(active), self.cells.starts.eq(starts)]
-        for mine, theirs in zip(current, self.embedder.tokens, strict=True):
-            m.d.comb += theirs.eq(mine)
 
+        # A prompt waits for its sequence, and while the memories take something else.
         prompt = self.prompts.payload
-        asked = prompt.sequence[:(count - 1).bit_length()]
-        asked = asked if len(asked) else Const(0, 1)
-        m.d.comb += self.prompts.ready.eq(~(waiting | generating).bit_select(asked, 1))
-        with m.If(self.prompts.valid & self.prompts.ready):
+        asked = prompt.sequence
+        taken = self.prompts.valid & self.prompts.ready
+        m.d.comb += [
+            self.prompts.ready.eq(
+                ~(waiting | generating | held | predicts).bit_select(asked, 1)
+                & ~sampler.sampled & ~sampler.drawing),
+            sampler.reseed.eq(taken & prompt.start),
+            sampler.seed.eq(prompt.seed), sampler.seed_owner.eq(asked),
+        ]
+        with m.If(taken):
             m.d.sync += [
                 waiting.bit_select(asked, 1).eq(1),
                 will_start.bit_select(asked, 1).eq(prompt.start),
                 will_predict.bit_select(asked, 1).eq(prompt.predict),
                 generating.bit_select(asked, 1).eq(prompt.predict & prompt.limit.any()),
-                tokens[asked].eq(prompt.token),
-                left[asked].eq(Mux(prompt.predict, prompt.limit, 0)),
             ]
+
+        sampled = sequence_of(params, sampler.phase, sampler.sequence)
+        sampled = sampled if len(sampled) else Const(0, 1)
+        chosen = sampler.sampled & sampler.wanted.bit_select(sampled, 1)
+        m.d.comb += sampler.wanted.eq(generating & predicts)
+        m.submodules.settings = store = memory.Memory(
+            shape=StructLayout({
+                "beta": BETA_BITS, "stop": 1, "stop_token": params.token_bits}),
+            depth=max(count, 2), init=[], attrs=NEVER_COLLIDES)
+        write, drawn, stops = store.write_port(), *(store.read_port(domain="comb") for _ in "ab")
+        m.d.comb += [
+            write.addr.eq(asked), write.en.eq(taken & prompt.predict),
+            write.data.beta.eq(prompt.beta), write.data.stop.eq(prompt.stop),
+            write.data.stop_token.eq(prompt.stop_token),
+            drawn.addr.eq(sampler.owner), sampler.beta.eq(drawn.data.beta),
+            stops.addr.eq(sampled),
+        ]
+        m.submodules.left = store = memory.Memory(
+            shape=LIMIT_BITS, depth=max(count, 2), init=[], attrs=NEVER_COLLIDES)
+        write, left = store.write_port(), store.read_port(domain="comb")
+        m.d.comb += [
+            left.addr.eq(sampled), write.en.eq(chosen | taken),
+            write.addr.eq(Mux(chosen, sampled, asked)),
+            write.data.eq(Mux(chosen, left.data - 1, prompt.limit)),
+        ]
+        m.submodules.following = store = memory.Memory(
+            shape=params.token_bits, depth=max(count, 2), init=[], attrs=NEVER_COLLIDES)
+        write, token = store.write_port(), store.read_port(domain="comb")
+        m.d.comb += [
+            token.addr.eq(self.embedder.owner), self.embedder.token.eq(token.data),
+            write.en.eq(chosen | taken), write.addr.eq(Mux(chosen, sampled, asked)),
+            write.data.eq(Mux(chosen, sampler.token, prompt.token)),
+        ]
 
         # Every sequence may still be about to give one.
         m.submodules.token_queue = queue = fifo.SyncFIFO(
             width=token_layout(params).size, depth=2 * count)
-        room = queue.level <= count
-        wanted = [Signal(name=f"wanted{phase}") for phase in range(params.phases)]
-        embeds = [Signal(name=f"embeds{phase}") for phase in range(params.phases)]
-        job = self.embedder.jobs
-        for phase in range(params.phases):
-            begins, chunks = self._phase(m, phase, waiting, predicts, wanted[phase], room)
-            with m.If(embeds[phase]):
-                m.d.comb += [
-                    job.valid.eq(1), job.payload.phase.eq(phase), job.payload.chunks.eq(chunks)]
-            with m.If(begins):
-                m.d.sync += embeds[phase].eq(1)
-            with m.Elif(job.ready & ~Cat(embeds[phase + 1:]).any()):
-                m.d.sync += embeds[phase].eq(0)
-            for index in range(phase * params.batch, (phase + 1) * params.batch):
-                with m.If(begins):
-                    m.d.sync += [
-                        active[index].eq(waiting[index]),
-                        starts[index].eq(will_start[index]),
-                        predicts[index].eq(waiting[index] & will_predict[index]),
-                        current[index].eq(tokens[index]),
-                    ]
-                    # A token that comes in this very cycle is for the next round.
-                    with m.If(waiting[index]):
-                        m.d.sync += waiting[index].eq(0)
-        self._jobs(m, wanted)
-
-        sampler = self.sampler
-        sampled = sequence_of(params, sampler.phase, sampler.sequence)
-        sampled = sampled if len(sampled) else Const(0, 1)
         word = Signal(token_layout(params))
-        chosen = sampler.sampled & predicts.bit_select(sampled, 1) & left[sampled].any()
         m.d.comb += [
             word.sequence.eq(sampled), word.token.eq(sampler.token),
-            word.last.eq(left[sampled] == 1),
+            word.last.eq((left.data == 1)
+                         | (stops.data.stop & (stops.data.stop_token == sampler.token))),
             queue.w_data.eq(word), queue.w_en.eq(chosen),
             self.tokens.valid.eq(queue.r_rdy), self.tokens.payload.eq(queue.r_data),
             queue.r_en.eq(self.tokens.ready),
         ]
         with m.If(chosen):
             m.d.sync += [
-                left[sampled].eq(left[sampled] - 1),
                 generating.bit_select(sampled, 1).eq(~word.last),
                 waiting.bit_select(sampled, 1).eq(~word.last),
                 will_start.bit_select(sampled, 1).eq(0),
                 will_predict.bit_select(sampled, 1).eq(1),
-                tokens[sampled].eq(sampler.token),
             ]
-        return predicts, left
+
+        wanted = [Signal(name=f"wanted{phase}") for phase in range(params.phases)]
+        for phase in range(params.phases):
+            own = slice(phase * params.batch, (phase + 1) * params.batch)
+            begins, ended = self._phase(
+                m, phase, waiting[own], predicts[own], wanted[phase], queue.level <= count)
+            with m.If(begins):
+                m.d.sync += [
+                    active[own].eq(waiting[own]), held[own].eq(waiting[own]),
+                    starts[own].eq(will_start[own]),
+                    predicts[own].eq(waiting[own] & will_predict[own]),
+                ]
+                # A token that comes in this very cycle is for the next round.
+                for index in range(own.start, own.stop):
+                    with m.If(waiting[index]):
+                        m.d.sync += waiting[index].eq(0)
+            with m.If(self.embedder.done & (self.embedder.phase == phase)):
+                m.d.sync += held[own].eq(0)
+            with m.If(ended):
+                m.d.sync += predicts[own].eq(0)
+        self._jobs(m, wanted)
+        return predicts
 
     def _phase(self, m, phase, waiting, predicts, wanted, room):
-        """The rounds of a phase; return what is high when one begins."""
-        params = self.params
-        own = slice(phase * params.batch, (phase + 1) * params.batch)
+        """The rounds of a phase; return what is high when one begins, and when it ends."""
+        params, sampler, embedder = self.params, self.sampler, self.embedder
         layout = params.stage_layout
         m.submodules[f"stages{phase}"] = rom = memory.Memory(
             shape=layout, depth=max(params.stages, 2),
             init=[layout.from_bits(word) for word in self.image.stages])
         read = rom.read_port()
-        index = Signal(range(max(params.stages, 2)))
+        index = Signal(range(max(params.stages, 2)), name=f"index{phase}")
         stage = Signal(layout, name=f"stage{phase}", reset_less=True)
         following = read.data
         m.d.comb += [read.addr.eq(index), read.en.eq(1)]
-        for unit in (self.norm, self.products, self.post, self.cells):
+        for unit in (self.norm, self.products, self.post, self.cells, sampler):
             m.d.comb += unit.stages[phase].eq(stage)
 
-        running, begins = Signal(), Signal()
-        complete = Signal(range(params.batch + 1))
-        all_complete, ended = Signal(), Signal()
+        running, embeds = Signal(name=f"running{phase}"), Signal(name=f"embeds{phase}")
+        complete = Signal(range(params.batch + 1), name=f"complete{phase}")
+        begins, ended, all_complete = (
+            Signal(name=f"{name}{phase}") for name in ("begins", "ended", "all_complete"))
         m.d.comb += [
-            begins.eq(~running & waiting[own].any() & room),
+            begins.eq(~running & waiting.any() & room),
             all_complete.eq(complete == params.batch),
-            ended.eq((all_complete & (following.kind == StageKind.HEAD) & ~predicts[own].any())
-                     | (self.sampler.sampled & (self.sampler.phase == phase)
-                        & (self.sampler.sequence == params.batch - 1))),
+            ended.eq((all_complete & (following.kind == StageKind.HEAD) & ~predicts.any())
+                     | (sampler.sampled & (sampler.phase == phase)
+                        & (sampler.sequence == params.batch - 1))),
         ]
         m.d.sync += complete.eq(Mux(all_complete, 0, complete) + self.vectors[phase].complete)
         with m.If(begins):
-            m.d.sync += running.eq(1)
+            m.d.sync += [running.eq(1), embeds.eq(1)]
         with m.If(ended):
             m.d.sync += [running.eq(0), index.eq(0)]
         with m.Elif(all_complete):
             m.d.sync += [stage.eq(following), index.eq(index + 1), wanted.eq(1)]
-        return begins, following.chunks
+        # The last phase that wants to goes first.
+        with m.If(embeds):
+            m.d.comb += [embedder.jobs.valid.eq(1), embedder.jobs.payload.phase.eq(phase),
+                         embedder.jobs.payload.chunks.eq(following.chunks)]
+        with m.If(embedder.jobs.ready & embedder.jobs.valid
+                  & (embedder.jobs.payload.phase == phase)):
+            m.d.sync += embeds.eq(0)
+        return begins, ended
 
     def _jobs(self, m, wanted):
         """The next job of the norm, the array and the post-processor."""

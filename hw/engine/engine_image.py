@@ -85,7 +85,7 @@ def build_image(model: QuantizedModel, params: EngineParams) -> EngineImage:
         stages.append(layout.const({
             "kind": int(kind), "last_slot": len(matrices) - 1, "tiles": padded.shape[3],
             "chunks": params.groups(columns) * params.rows // params.quant_lanes,
-            "headers": groups * len(matrices), "weight": len(weights),
+            "headers": groups * len(matrices), "outputs": rows, "weight": len(weights),
             "header": len(headers) // params.row_beats, "state": state,
             "k": [*(each.k for each in matrices), *unused],
             "shift": [*(each.shift - low for each in matrices), *unused],

@@ -322,6 +322,7 @@ class EngineParams:
         """A word of the memory of stages.
 
         ``headers``: groups of rows of all slots. ``chunks`` and ``tiles``: of the vector.
+        ``outputs``: rows of a matrix.
         ``weight``, ``header``, ``state``: where its weight words, biases and states begin.
         """
         return StructLayout({
@@ -330,6 +331,7 @@ class EngineParams:
             "tiles": range(self.tiles + 1),
             "chunks": range(self.chunks + 1),
             "headers": range(self.most_headers + 1),
+            "outputs": range(max(self.limits.width, self.limits.inner, self.limits.vocab) + 1),
             "weight": range(max(self.most_weights, 2)),
             "header": range(max(self.most_biases, 2)),
             "state": range(max(self.state_words, 2)),

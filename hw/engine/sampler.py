@@ -1,0 +1,286 @@
+"""The next token of every sequence, from its logits: the largest, or one that is drawn."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed, unsigned
+from amaranth.lib import memory, wiring
+from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.engine.engine_params import EngineParams, StageKind
+from sterna.hw.engine.post import result_layout
+from sterna.hw.engine.products import sequence_of
+from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
+from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.units.sampler import BETA_BITS, SEED_BITS, LogitWeight, SamplerParams
+
+__all__ = ["TokenSampler"]
+
+_READ_STEPS = 2     # from the address of logits to the logits: memory, its register
+_DIGIT_BITS = 16    # of the random number
+
+
+class TokenSampler(wiring.Component):
+    """``sterna.model.quantized.sampling.Sampler`` for every sequence of a phase, one by one.
+
+    The largest logit is found as the logits come. To draw, the logits are read twice: their
+    weights (:class:`~sterna.hw.units.sampler.LogitWeight`) are summed, ``r = (random * sum) >>
+    32`` is made, and the weights are taken off r until it is below the next one, that of the
+    token. That takes a number of cycles which does not depend on the logits.
+
+    Members
+    -------
+    results, results_valid : ``In``
+        Results of the post-processor; the logits are kept.
+    stages : ``In(params.stage_layout).array(phases)``
+    wanted : ``In(sequences)``
+        Of which sequences a token is asked for: only for these a random number is drawn.
+    owner, beta : ``Out``, ``In``
+        The sequence whose ``beta`` is read in the same cycle; 0 is greedy.
+    seed, seed_owner, reseed : ``In``
+        Starts the numbers of a sequence, with 1 in place of 0; not while ``drawing``.
+    drawing : ``Out(1)``
+        A random number is being drawn.
+    sampled, phase, sequence, token : ``Out``
+        A token; of sequences of which none is asked for, too. In the order of the sequences.
+    """
+
+    def __init__(self, params: EngineParams) -> None:
+        self.params = params
+        index = max((params.sequences - 1).bit_length(), 1)
+        super().__init__({
+            "results": In(result_layout(params)),
+            "results_valid": In(1),
+            "stages": In(params.stage_layout).array(params.phases),
+            "wanted": In(params.sequences),
+            "owner": Out(index),
+            "beta": In(BETA_BITS),
+            "seed": In(SEED_BITS),
+            "seed_owner": In(index),
+            "reseed": In(1),
+            "drawing": Out(1),
+            "sampled": Out(1),
+            "phase": Out(1),
+            "sequence": Out(params.batch_bits),
+            "token": Out(params.token_bits),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        self._units = SamplerParams(params.profile, params.post_lanes, params.limits.vocab)
+        steps = Pipeline(m, Const(1))
+        best, complete = self._find_largest(m, steps)
+
+        phase, sequence = Signal(), Signal(params.batch_bits)
+        lane = Signal(range(max(params.post_lanes, 2)))
+        last = Signal()
+        found, chosen = Signal(), Signal(params.token_bits)
+        m.d.comb += [
+            self.owner.eq(sequence_of(params, phase, sequence)),
+            last.eq(sequence == params.batch - 1),
+        ]
+        m.d.sync += [
+            self.sampled.eq(found), self.phase.eq(phase), self.sequence.eq(sequence),
+            self.token.eq(chosen)]
+        with m.If(found):
+            m.d.sync += sequence.eq(Mux(last, 0, sequence + 1))
+
+        # Draws: the weights of the logits, read word by word.
+        first_beta, largest = Signal(BETA_BITS), Signal.like(best.value)
+        reading = Signal()
+        weights, word_sum, arrived, arrived_word, over = self._weigh(
+            m, steps, reading, phase, largest, first_beta)
+        random = self._random(m)
+        total = Signal(self._units.total_bits)
+        share = self._share(m, steps, random, total)
+        rest = Signal(self._units.total_bits)
+        kept = Signal(ArrayLayout(unsigned(self._units.weight_bits), params.post_lanes))
+        token_word = Signal(params.token_bits)
+        inside = Signal()
+        wait = Signal(range(6))
+        draws = self.wanted.bit_select(self.owner, 1) & self.beta.any()
+        with m.FSM():
+            with m.State("IDLE"):
+                for index, flag in enumerate(complete):
+                    with m.If(flag):
+                        m.d.sync += [phase.eq(index), flag.eq(0)]
+                        m.next = "CHOOSE"
+            with m.State("CHOOSE"):
+                m.d.comb += chosen.eq(best.token)
+                m.d.sync += [largest.eq(best.value), first_beta.eq(self.beta), total.eq(0)]
+                with m.If(draws):
+                    m.d.comb += self.drawing.eq(1)
+                    m.d.sync += reading.eq(1)
+                    m.next = "SUM"
+                with m.Else():
+                    m.d.comb += found.eq(1)
+                    with m.If(last):
+                        m.next = "IDLE"
+            with m.State("SUM"):
+                with m.If(arrived):
+                    m.d.sync += total.eq(total + word_sum)
+                with m.If(over):
+                    m.d.sync += wait.eq(0)
+                    m.next = "SHARE"
+            with m.State("SHARE"):
+                m.d.sync += wait.eq(wait + 1)
+                with m.If(wait == 5):
+                    m.d.sync += [rest.eq(share), inside.eq(0), reading.eq(1)]
+                    m.next = "SEARCH"
+            with m.State("SEARCH"):
+                below = (rest - word_sum)[-1]
+                with m.If(arrived & ~inside):
+                    with m.If(below):
+                        m.d.sync += [inside.eq(1), kept.eq(weights), token_word.eq(arrived_word)]
+                    with m.Else():
+                        m.d.sync += rest.eq(rest - word_sum)
+                with m.If(over):
+                    m.d.sync += [lane.eq(0), inside.eq(0), wait.eq(0)]
+                    m.next = "LANE"
+            with m.State("LANE"):
+                weight = Array(kept[index] for index in range(params.post_lanes))[lane]
+                left = rest - weight
+                with m.If(~inside):
+                    with m.If(left[-1]):
+                        m.d.sync += inside.eq(1)
+                    with m.Else():
+                        m.d.sync += [rest.eq(left), lane.eq(lane + 1)]
+                count = Signal(range(params.post_lanes + 1))
+                m.d.sync += count.eq(count + 1)
+                with m.If(count == params.post_lanes):
+                    m.d.sync += count.eq(0)
+                    bits = (params.post_lanes - 1).bit_length()
+                    m.d.comb += [found.eq(1), chosen.eq(Cat(lane[:bits], token_word))]
+                    m.next = "CHOOSE"
+                    with m.If(last):
+                        m.next = "IDLE"
+        return m
+
+    def _find_largest(self, m, steps):
+        """Keep the largest logit of every sequence; return (that of the owner, for each phase
+        whether all of its logits are there)."""
+        params, results = self.params, self.results
+        nodes = [(steps.register(value, f"value{lane}"), Const(0, 0))
+                 for lane, value in enumerate(results.logits)]
+        way = 1
+        while len(nodes) > 1:
+            way += 1
+            pairs, nodes = nodes, []
+            for index in range(0, len(pairs), 2):
+                (left, left_lane), (right, right_lane) = pairs[index:index + 2]
+                is_right = (left - right)[-1]       # so that the left wins a tie
+                lane = Cat(Mux(is_right, right_lane, left_lane)[:way - 2], is_right)
+                nodes.append((
+                    steps.register(Mux(is_right, right, left), f"value{way}_{index}"),
+                    steps.register(lane, f"lane{way}_{index}")))
+        (value, lane), = nodes
+        is_head = self.results_valid & (results.tag.kind == StageKind.HEAD)
+        valid = steps.flags(is_head, way, "valid")[-1]
+        tag = params.tag_layout(steps.delay(results.tag, way, "tag"))
+        layout = StructLayout({"value": value.shape(), "token": params.token_bits})
+        m.submodules.best = store = memory.Memory(
+            shape=layout, depth=max(params.sequences, 2), init=[], attrs=NEVER_COLLIDES)
+        write, before = store.write_port(), store.read_port(domain="comb")
+        read = store.read_port(domain="comb")
+        owner = sequence_of(params, tag.phase, tag.sequence)
+        m.d.comb += [
+            before.addr.eq(owner), write.addr.eq(owner), read.addr.eq(self.owner),
+            write.en.eq(valid & (tag.first | (before.data.value - value)[-1])),
+            write.data.value.eq(value),
+            write.data.token.eq(Cat(lane, tag.beat)),
+        ]
+        complete = [Signal(name=f"complete{phase}") for phase in range(params.phases)]
+        ends = valid & tag.last & (tag.sequence == params.batch - 1)
+        for phase, flag in enumerate(complete):
+            with m.If(ends & (tag.phase == phase)):
+                m.d.sync += flag.eq(1)
+
+        word_bits = (self._units.words - 1).bit_length()
+        shape = ArrayLayout(signed(params.profile.logit.bits), params.post_lanes)
+        m.submodules.logits = self._logits = store = memory.Memory(
+            shape=shape, depth=max(params.sequences << word_bits, 2), init=[],
+            attrs=BLOCK_RAM | NEVER_COLLIDES)
+        write = store.write_port()
+        m.d.comb += [
+            write.addr.eq(Cat(results.tag.beat[:word_bits], sequence_of(
+                params, results.tag.phase, results.tag.sequence))),
+            write.data.eq(results.logits),
+            # Beyond the vocabulary there may be further words, which are not read.
+            write.en.eq(is_head & (results.tag.beat < self._units.words)),
+        ]
+        return read.data, complete
+
+    def _weigh(self, m, steps, reading, phase, largest, beta):
+        """Read the logits of the owner; return (weights of a word, their sum, whether there are
+        some, which word it is, whether it is the last)."""
+        params, units = self.params, self._units
+        lanes = params.post_lanes
+        bits = (lanes - 1).bit_length()
+        outputs = Array(self.stages)[phase].outputs
+        word = Signal(range(units.depth))
+        last_word = Signal()
+        m.d.comb += last_word.eq(word == (outputs - 1)[bits:])
+        with m.If(reading):
+            m.d.sync += word.eq(word + 1)
+            with m.If(last_word):
+                m.d.sync += [word.eq(0), reading.eq(0)]
+        word_bits = (units.words - 1).bit_length()
+        read = self._logits.read_port()
+        m.d.comb += [read.addr.eq(Cat(word[:word_bits], self.owner[:(
+            params.sequences - 1).bit_length()])), read.en.eq(1)]
+        logits = self._logits.shape(steps.register(read.data, "kept_logits"))
+        nodes = []
+        for lane in range(lanes):
+            m.submodules[f"weight{lane}"] = weight = LogitWeight(units)
+            is_void = steps.register(Cat(Const(lane, bits), word) >= outputs, f"is_void{lane}")
+            m.d.comb += [
+                weight.best.eq(largest), weight.logit.eq(logits[lane]), weight.beta.eq(beta),
+                weight.is_void.eq(steps.delay(
+                    is_void, _READ_STEPS - 1 + LogitWeight.void_step, f"void{lane}")),
+            ]
+            nodes.append(weight.weight)
+        weights = Cat(nodes)
+        level = nodes
+        depth = 0
+        while len(level) > 1:
+            depth += 1
+            level = [steps.register(level[i] + level[i + 1], f"sum{depth}_{i}")
+                     for i in range(0, len(level), 2)]
+        way = _READ_STEPS + LogitWeight.latency + depth
+        return (steps.delay(weights, depth, "weights"), level[0],
+                steps.flags(reading, way, "arrived")[-1],
+                steps.delay(word, way, "arrived_word"),
+                steps.flags(reading & last_word, way, "over")[-1])
+
+    def _random(self, m):
+        """The random numbers of every sequence; return the one that was drawn last."""
+        params = self.params
+        m.submodules.states = store = memory.Memory(
+            shape=unsigned(SEED_BITS), depth=max(params.sequences, 2), init=[],
+            attrs=NEVER_COLLIDES)
+        write, read = store.write_port(), store.read_port(domain="comb")
+        # xorshift32. Shifts to the left keep 32 bits.
+        mixed = read.data ^ Cat(Const(0, 13), read.data[:-13])
+        mixed = mixed ^ mixed[17:]
+        mixed = mixed ^ Cat(Const(0, 5), mixed[:-5])
+        drawn = Signal(SEED_BITS, reset_less=True)
+        m.d.comb += [
+            read.addr.eq(self.owner),
+            write.addr.eq(Mux(self.drawing, self.owner, self.seed_owner)),
+            write.data.eq(Mux(self.drawing, mixed, Mux(self.seed.any(), self.seed, 1))),
+            write.en.eq(self.drawing | self.reseed),
+        ]
+        with m.If(self.drawing):
+            m.d.sync += drawn.eq(mixed)
+        return drawn
+
+    def _share(self, m, steps, random, total):
+        """``(random * total) >> 32``, six cycles after both are there; the floor of a floor is the
+        one floor of the whole product."""
+        low = steps.register(random[:_DIGIT_BITS], "low")
+        high = steps.register(random[_DIGIT_BITS:], "high")
+        factor = steps.register(total, "factor")
+        lower = steps.register(steps.register(low * factor, "low_product")[_DIGIT_BITS:], "lower")
+        upper = steps.delay(high * factor, 2, "high_product")
+        return steps.register(lower + upper, "product")[_DIGIT_BITS:]

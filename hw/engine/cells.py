@@ -33,25 +33,27 @@ class Cells(wiring.Component):
     stages : ``In(params.stage_layout).array(phases)``
     starts, active : ``In(sequences)``
         For each sequence whether its state counts as zero, and whether it may change.
+    begins, begun : ``In``
+        Of the post-processor: a group begins, and its kind.
     room : ``Out(1)``
-        There is room for a group of every sequence more than what is on the way.
+        There is room for a group of every sequence.
     elements, elements_valid : ``Out``, for each phase
         Channels of the vector that is next.
     """
 
-    def __init__(self, params: EngineParams, sigmoid: list[int], latency: int) -> None:
+    def __init__(self, params: EngineParams, sigmoid: list[int]) -> None:
         self.params = params
         self._sigmoid = sigmoid
-        self._on_the_way = latency + 2
-        group = params.batch * params.row_beats
-        # Those that are being taken, those that come meanwhile, and what is on the way.
-        self.depth = 1 << (2 * group + self._on_the_way).bit_length()
+        # A group is taken while the next one comes.
+        self.depth = 2 * max(params.batch * params.row_beats, 8)
         super().__init__({
             "results": In(result_layout(params)),
             "results_valid": In(1),
             "stages": In(params.stage_layout).array(params.phases),
             "starts": In(params.sequences),
             "active": In(params.sequences),
+            "begins": In(1),
+            "begun": In(2),
             "room": Out(1),
             "elements": Out(element_layout(params)).array(params.phases),
             "elements_valid": Out(1).array(params.phases),
@@ -147,8 +149,10 @@ class Cells(wiring.Component):
             with m.If(last_part):
                 m.d.sync += out_place.eq(out_place + 1)
         group = params.batch * params.row_beats
-        used = (places[0] - out_place)[:len(out_place)]
-        m.d.comb += self.room.eq(used + group + self._on_the_way < self.depth)
+        kept = Signal(range(self.depth + 1))
+        comes = self.begins & ((self.begun == StageKind.MLGRU) | (self.begun == StageKind.GLU))
+        m.d.sync += kept.eq(kept + Mux(comes, group, 0) - (waiting & last_part))
+        m.d.comb += self.room.eq(kept <= self.depth - group)
 
         lane_bits = shape.elem_shape.width * params.cell_lanes
         preacts = [ArrayLayout(shape.elem_shape, params.cell_lanes)(steps.register(

@@ -240,7 +240,7 @@ class Engine(wiring.Component):
         self.norm = Norm(params)
         self.products = Products(image)
         self.post = Post(image)
-        self.cells = Cells(params, params.profile.sigmoid_table(), self.post.latency)
+        self.cells = Cells(params, params.profile.sigmoid_table())
         self.residual = Residual(params, params.requantize.latency)
         self.embedder = Embedder(image)
         self.sampler = TokenSampler(params)
@@ -275,6 +275,7 @@ class Engine(wiring.Component):
                 Pipeline(m, Const(1)).delay(norm.read_phase, 2, "read_phase")]),
             products.acts.eq(norm.acts), products.acts_valid.eq(norm.acts_valid),
             post.scales.eq(norm.scales), post.scales_valid.eq(norm.scales_valid),
+            post.scaled.eq(norm.scaled), post.scaled_phase.eq(norm.scaled_phase),
         ]
         wiring.connect(m, products.sums, post.sums)
         for unit in (cells, self.residual, self.sampler):
@@ -291,23 +292,28 @@ class Engine(wiring.Component):
         """The queue of logits that leave, and room for more."""
         params, results = self.params, self.post.results
         group = params.batch * params.row_beats
-        on_the_way = self.post.latency + 1
-        depth = 1 << (2 * group + on_the_way).bit_length()
+        depth = 2 * max(group, 8)
         m.submodules.logit_queue = queue = fifo.SyncFIFO(
             width=logit_layout(params).size, depth=depth)
         word = Signal(logit_layout(params))
+        comes = self.post.results_valid & (results.tag.kind == StageKind.HEAD)
+        kept = Signal(range(depth + 1))
+        gone = self.logits.valid & self.logits.ready
         m.d.comb += [
             word.sequence.eq(sequence_of(params, results.tag.phase, results.tag.sequence)),
             word.last.eq(results.tag.last),
             word.logits.eq(results.logits),
             queue.w_data.eq(word),
-            queue.w_en.eq(self.post.results_valid & (results.tag.kind == StageKind.HEAD)
-                          & predicts.bit_select(word.sequence, 1)),
+            queue.w_en.eq(comes & predicts.bit_select(word.sequence, 1)),
             self.logits.valid.eq(queue.r_rdy),
             self.logits.payload.eq(queue.r_data),
             queue.r_en.eq(self.logits.ready),
-            self.post.room.eq(self.cells.room & (queue.level + group + on_the_way <= depth)),
+            self.post.room.eq(self.cells.room & (kept <= depth - group)),
+            self.cells.begins.eq(self.post.begins), self.cells.begun.eq(self.post.begun),
         ]
+        begins = self.post.begins & (self.post.begun == StageKind.HEAD)
+        m.d.sync += kept.eq(
+            kept + Mux(begins, group, 0) - gone - (comes & ~queue.w_en))
 
     def _sequences(self, m):
         """Tokens of the sequences, and the rounds of the phases; return who predicts."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from sterna.hw.engine.engine_params import MAX_SLOTS, EngineParams, StageKind
 from sterna.hw.parts.bits import from_ints, signed_elements, to_bits, to_ints
-from sterna.hw.units.mac.weight_codes import TRITS, pack, unpack
+from sterna.hw.units.mac.weight_packing import row_codes, row_trits
 from sterna.model.config import ModelConfig
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.records import language_model
@@ -30,7 +30,7 @@ class EngineImage:
     """The memories of an engine that hold a model.
 
     ``stages``, ``headers``: words of ``params.stage_layout`` and ``params.header_layout``.
-    ``weights``: ``rows * cols`` codes of two bits, row by row. ``embedding``: words of
+    ``weights``: codes of ``rows * cols`` trits, two bits each, row by row. ``embedding``: words of
     ``post_lanes`` elements, ``vector_words`` of them for a token. ``config``: of the model.
     """
 
@@ -93,8 +93,9 @@ def build_image(model: QuantizedModel, params: EngineParams) -> EngineImage:
         if kind is StageKind.MLGRU:
             state += groups * params.rows // params.cell_lanes
         # [groups, slots, rows, tiles, cols] with the tiles before the rows is the order of use.
-        codes = pack(padded.transpose(0, 1, 3, 2, 4), TRITS)
-        weights += to_ints(to_bits(codes.reshape(-1, params.rows * params.cols), 2))
+        codes = row_codes(padded.transpose(0, 1, 3, 2, 4), params.style)
+        weights += to_ints(to_bits(
+            codes.reshape(groups * len(matrices) * padded.shape[3], -1), params.mac.code_bits))
         minus = (padded == -1).sum(axis=(3, 4))
         own = bias.reshape(len(matrices), groups, params.rows).transpose(1, 0, 2)
         fields = [to_bits(each.reshape(-1, 1), bits).reshape(-1, params.post_lanes, bits)
@@ -122,10 +123,12 @@ def unpack_image(image: EngineImage, tokenizer: Tokenizer = BYTES) -> QuantizedM
         fields = params.stage_layout.from_bits(word)
         slots = fields.last_slot + 1
         beats = image.weights[fields.weight:][:fields.headers * fields.tiles]
-        bits = from_ints(beats, 0, 2 * params.rows * params.cols).reshape(-1, 2)
-        codes = (bits @ np.array([1, 2], dtype=np.uint8)).reshape(
-            -1, slots, fields.tiles, params.rows, params.cols)
-        padded = unpack(codes, params.cols, TRITS).transpose(1, 0, 3, 2, 4)
+        size = params.mac.code_bits
+        bits = from_ints(beats, 0, 2 * params.rows * params.cols).reshape(-1, size)
+        codes = bits @ (1 << np.arange(size, dtype=np.uint8))
+        padded = row_trits(codes.reshape(
+            fields.headers // slots, slots, fields.tiles, params.rows, -1), params.cols,
+            params.style).transpose(1, 0, 3, 2, 4)
         words = image.headers[fields.header * params.row_beats:][
             :fields.headers * params.row_beats]
         size = params.bias_bits + params.minus_bits

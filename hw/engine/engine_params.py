@@ -10,9 +10,11 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 
 from sterna.hw.parts.requantize import RequantizeParams
 from sterna.hw.units.glu import GluParams
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.mac.mac_params import MacParams
 from sterna.hw.units.mlgru import MlgruParams
 from sterna.hw.units.norm_params import NormParams
-from sterna.model.checks import check_whole
+from sterna.model.checks import check_whole, one_of
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 
@@ -119,8 +121,13 @@ class EngineParams:
     cell_lanes: int = 2  #: channels of MLGRU and GLU per cycle
     quant_lanes: int = 8  #: activations made per cycle
     root_digit_bits: int = 3  #: bits of a root per cycle
+    style: ArrayStyle = ArrayStyle.GENERIC  #: what the array is built of; not one with tables
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "style", one_of("style", self.style, ArrayStyle))
+        if self.style.has_tables:
+            raise ValueError(f"style must be one without tables, whose activations would have to "
+                             f"stand still, got {self.style}")
         check_whole("sequences", self.sequences, 1, 64)
         check_whole("phases", self.phases, 0, 2)
         if self.phases == 0:
@@ -269,6 +276,13 @@ class EngineParams:
     # Units -------------------------------------------------------------------------
 
     @property
+    def mac(self) -> MacParams:
+        """The rows of a cluster."""
+        columns = self.cols // self.clusters
+        return MacParams(
+            self.rows, columns, columns, self.profile.act_bits, self.style, stalls=False)
+
+    @property
     def norm(self) -> NormParams:
         """Widths of the norm."""
         return NormParams(self.profile, self.quant_lanes, self.quant_lanes, self.widest,
@@ -308,7 +322,7 @@ class EngineParams:
     def array_latency(self) -> int:
         """Cycles from the issue of a beat to its sums: memories and their registers, the tree of a
         cluster, a register for each cluster, the accumulator."""
-        return 2 + max((self.cols // self.clusters - 1).bit_length(), 1) + self.clusters + 1
+        return 2 + self.mac.row_steps + self.clusters + 1
 
     # Payloads ----------------------------------------------------------------------
 

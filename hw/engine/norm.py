@@ -20,9 +20,9 @@ _READ_STEPS = 2     # from the address of a chunk to the chunk: memory, its regi
 
 
 def scale_layout(params: EngineParams) -> StructLayout:
-    """A scale of a slot; ``last`` with the last of its sequence."""
+    """The scale of a slot."""
     return StructLayout({
-        "phase": 1, "sequence": params.batch_bits, "slot": range(MAX_SLOTS), "last": 1,
+        "phase": 1, "sequence": params.batch_bits, "slot": range(MAX_SLOTS),
         "scale": unsigned(params.profile.scale_bits)})
 
 
@@ -46,6 +46,8 @@ class Norm(wiring.Component):
         Activations.
     scales, scales_valid : ``Out``
         Scales of each slot.
+    scaled, scaled_phase : ``Out(1)``
+        With the next cycle a sequence's scales begin to come, one a cycle.
     """
 
     def __init__(self, params: EngineParams) -> None:
@@ -67,6 +69,8 @@ class Norm(wiring.Component):
             "acts_valid": Out(1),
             "scales": Out(scale_layout(params)),
             "scales_valid": Out(1),
+            "scaled": Out(1),
+            "scaled_phase": Out(1),
         })
 
     def elaborate(self, platform):
@@ -114,18 +118,22 @@ class Norm(wiring.Component):
             m.d.sync += [active.eq(self.jobs.valid), self.phase.eq(self.jobs.payload)]
         with m.If(ends):
             m.d.sync += active.eq(0)
-        found = steps.flags(starts, norm.table.latency, "found")[-1]
-        with m.If(found):
-            m.d.sync += [waiting.eq(0), vector.r.eq(r)]
-        with m.If(found | taken):
-            m.d.sync += ready.eq(found)
+        # The vector may be read before its reciprocal is there: it meets that at the multipliers.
+        flags = steps.flags(starts, norm.table.latency, "found")
+        with m.If(flags[-1]):
+            m.d.sync += vector.r.eq(r)
+        soon = flags[-1 - _READ_STEPS - 1]
+        with m.If(soon):
+            m.d.sync += waiting.eq(0)
+        with m.If(soon | taken):
+            m.d.sync += ready.eq(soon)
         return ready, taken, vector
 
     def _stream(self, m, steps, ready, taken, following):
         """Read a vector, multiply, round; return (chunk valid, first, silent, activations)."""
         params, norm, profile = self.params, self.params.norm, self.params.profile
         active, first = Signal(), Signal()
-        r, all_zero = Signal(norm.r_bits, reset_less=True), Signal(reset_less=True)
+        all_zero = Signal(reset_less=True)
         last, tile_ends = Signal(), Signal()
         per_tile = params.cols // params.quant_lanes
         tile, part = Signal(range(max(params.tiles, 2))), Signal(range(max(per_tile, 2)))
@@ -150,7 +158,7 @@ class Norm(wiring.Component):
                 m.d.sync += tile.eq(tile + 1)
         with m.If(taken):
             m.d.sync += [
-                active.eq(1), first.eq(1), r.eq(following.r), all_zero.eq(following.silent),
+                active.eq(1), first.eq(1), all_zero.eq(following.silent),
                 self.chunk.eq(0), left.eq(stage.chunks), part.eq(0), tile.eq(0),
                 self.read_phase.eq(following.phase),
                 self.read_sequence.eq(following.sequence)]
@@ -160,7 +168,7 @@ class Norm(wiring.Component):
         valid = steps.flags(active, way + 3, "valid")
         factor = Signal(norm.r_bits, reset_less=True)
         with m.If(steps.delay(first, _READ_STEPS, "first_read") & valid[_READ_STEPS]):
-            m.d.sync += factor.eq(r)
+            m.d.sync += factor.eq(following.r)
         half, product_bits = profile.reciprocal_bits - 1, profile.act_bits + profile.reciprocal_bits
         acts = Signal(act_layout(params))
         for lane in range(params.quant_lanes):
@@ -227,10 +235,10 @@ class Norm(wiring.Component):
         product = steps.register(v * mantissa, "product")
         scale = round_shift(product, profile.combine_shift)[:profile.scale_bits]
         m.d.comb += [
+            self.scaled.eq(active & (slot == 0)), self.scaled_phase.eq(owner.phase),
             self.scales_valid.eq(steps.flags(active, 1, "scaled")[-1]),
             self.scales.phase.eq(steps.delay(owner.phase, 1, "scale_phase")),
             self.scales.sequence.eq(steps.delay(owner.sequence, 1, "scale_sequence")),
             self.scales.slot.eq(steps.delay(slot, 1, "scale_slot")),
-            self.scales.last.eq(steps.delay(slot == MAX_SLOTS - 1, 1, "scale_last")),
             self.scales.scale.eq(scale),
         ]

@@ -42,13 +42,15 @@ class Post(wiring.Component):
     jobs : ``In(stream.Signature(1))``
         The phase that is next.
     stages : ``In(params.stage_layout).array(phases)``
-    scales, scales_valid : ``In``
+    scales, scales_valid, scaled, scaled_phase : ``In``
         Scales, as the norm makes them.
     fresh, fresh_phase : ``In(1)``
         The scales of a phase are not those of its next job.
     sums : ``In(stream.Signature(params.sum_layout))``
     room : ``In(1)``
-        There is room for the results of a group of every sequence, and for all on the way.
+        There is room for the results of a group of every sequence.
+    begins, begun : ``Out``
+        With the next cycle a group begins, for whose results there must be room; its kind.
     ``results``, ``results_valid`` : ``Out``
     done, done_phase : ``Out(1)``
         In this cycle the last sums of a job are taken.
@@ -63,10 +65,14 @@ class Post(wiring.Component):
             "stages": In(params.stage_layout).array(params.phases),
             "scales": In(scale_layout(params)),
             "scales_valid": In(1),
+            "scaled": In(1),
+            "scaled_phase": In(1),
             "fresh": In(1),
             "fresh_phase": In(1),
             "sums": In(stream.Signature(params.sum_layout)),
             "room": In(1),
+            "begins": Out(1),
+            "begun": Out(2),
             "results": Out(result_layout(params)),
             "results_valid": Out(1),
             # Steps ahead of the results: whose will come.
@@ -129,8 +135,8 @@ class Post(wiring.Component):
         left = Signal(range(params.most_headers + 1))
         counts = Array(Signal(range(params.batch + 1), name=f"scaled{i}")
                        for i in range(params.phases))
-        with m.If(self.scales_valid & self.scales.last):
-            m.d.sync += counts[self.scales.phase].eq(counts[self.scales.phase] + 1)
+        with m.If(self.scaled):
+            m.d.sync += counts[self.scaled_phase].eq(counts[self.scaled_phase] + 1)
         with m.If(self.fresh):
             m.d.sync += counts[self.fresh_phase].eq(0)
 
@@ -145,6 +151,8 @@ class Post(wiring.Component):
             taken.eq(active & self.sums.valid & (tag.sequence < counts[tag.phase])
                      & (self.room | ~begins)),
             self.sums.ready.eq(taken & last_part),
+            self.begins.eq(taken & begins),
+            self.begun.eq(stage.kind),
             ends.eq(taken & last_part & last_sequence & (left == 1)),
             self.jobs.ready.eq(~active | ends),
             tag.kind.eq(stage.kind),

@@ -11,6 +11,8 @@ from sterna.hw.engine.engine_image import EngineImage, cluster_words
 from sterna.hw.engine.engine_params import EngineParams
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, BLOCK_ROM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.units.mac.array_style import CHAIN_COLUMNS, ArrayStyle
+from sterna.hw.units.mac.mac_array import ROWS
 
 __all__ = ["Products", "act_layout"]
 
@@ -46,7 +48,7 @@ class Cluster(wiring.Component):
         self.params = params = image.params
         self._weights = cluster_words(image.weights, params, index)
         self._index = index
-        self.cols = params.cols // params.clusters
+        self.cols = params.mac.cols
         partial = ArrayLayout(signed(params.operand_bits), params.rows)
         super().__init__({
             "beat": In(beat_layout(params)),
@@ -71,23 +73,21 @@ class Cluster(wiring.Component):
         word = steps.register(weights.data, "word")
         acts = self._activations(m, steps)
 
-        codes = ArrayLayout(ArrayLayout(2, self.cols), params.rows)(word)
-        for row in range(params.rows):
-            level: list[Value] = []
-            for column in range(self.cols):
-                nonzero, negative = (
-                    bit.replicate(params.profile.act_bits) for bit in codes[row][column])
-                level.append(
-                    ((acts[column] & nonzero) ^ negative)[:params.profile.act_bits].as_signed())
-            depth = 0
-            while depth == 0 or len(level) > 1:
-                depth += 1
-                level = [
-                    steps.register(sum(level[i + 1:i + 2], start=level[i]), f"tree{row}_{depth}_{i}")
-                    for i in range(0, len(level), 2)]
-            total = level[0] + (self.partial[row] if self._index else 0)
-            m.d.comb += self.total[row].eq(
-                steps.register(total[:params.operand_bits].as_signed(), f"total{row}"))
+        # In a chain a column is added a step after the one before it.
+        if params.style is ArrayStyle.ECP5_CHAIN:
+            acts = [steps.delay(act, column % CHAIN_COLUMNS, f"act{column}")
+                    for column, act in enumerate(acts)]
+        layout = ArrayLayout(params.mac.weight_layout, params.rows)
+        for index, weights in enumerate(layout(word)):
+            m.submodules[f"row{index}"] = row = ROWS[params.style](params.mac, bare=True)
+            m.d.comb += [
+                row.advance.eq(1),
+                Value.cast(row.weights).eq(Value.cast(weights)),
+                *(mine.eq(act) for mine, act in zip(row.acts, acts, strict=True)),
+            ]
+            total = row.sum + (self.partial[index] if self._index else 0)
+            m.d.comb += self.total[index].eq(
+                steps.register(total[:params.operand_bits].as_signed(), f"total{index}"))
         return m
 
     def _activations(self, m, steps):
@@ -141,8 +141,8 @@ class Products(wiring.Component):
     def __init__(self, image: EngineImage) -> None:
         self.image = image
         self.params = params = image.params
-        # The groups of a job may wait for its scales; and two of them are always on their way.
-        self.depth = 1 << max(2 * params.batch, params.array_latency + 40).bit_length()
+        # A group of every sequence is taken while the next one comes, or waits for its scales.
+        self.depth = 2 * max(params.batch, 8)
         super().__init__({
             "jobs": In(stream.Signature(1)),
             "stages": In(params.stage_layout).array(params.phases),

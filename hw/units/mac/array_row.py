@@ -21,12 +21,16 @@ class ArrayRow(wiring.Component):
     pipeline advances; it takes effect with the next cycle. ``first``, ``filled`` and the start
     value belong to the beat that reaches the accumulator, ``params.row_steps`` steps after its
     operands.
+
+    A ``bare`` row has no accumulator: its sum is what a beat adds to one, and it has no ports for
+    what only that reads.
     """
 
     start_port = "start"
 
-    def __init__(self, params: MacParams) -> None:
+    def __init__(self, params: MacParams, *, bare: bool = False) -> None:
         self.params = params
+        self._bare = bare
         operands: dict[str, In] = (
             {"codes": In(params.weight_layout),
              "fill": In(1),
@@ -38,15 +42,19 @@ class ArrayRow(wiring.Component):
         super().__init__({
             "advance": In(1),
             **operands,
-            "first": In(1),     # the beat starts a row
-            "filled": In(1),    # there is a beat at all
-            **({self.start_port: In(params.start_shape)} if params.start_name else {}),
-            "sum": Out(signed(params.sum_bits)),
+            **({} if bare else {
+                "first": In(1),     # the beat starts a row
+                "filled": In(1),    # there is a beat at all
+                **({self.start_port: In(params.start_shape)} if params.start_name else {})}),
+            "sum": Out(signed(params.operand_bits(params.cols) if bare else params.sum_bits)),
         })
 
-    def accumulate(self, m, accumulator, operand):
-        """Have an accumulator gather what each beat adds; its sum is that of the row."""
-        m.submodules.accumulator = accumulator
+    def accumulate(self, m, make, operand):
+        """Have an accumulator, which ``make`` makes, gather what each beat adds; its sum is that of the row."""
+        if self._bare:
+            m.d.comb += self.sum.eq(operand)
+            return
+        m.submodules.accumulator = accumulator = make()
         m.d.comb += [
             accumulator.advance.eq(self.advance),
             accumulator.filled.eq(self.filled),

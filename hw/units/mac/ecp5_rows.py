@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from amaranth.hdl import (
     Cat,
@@ -239,8 +240,8 @@ class Ecp5ChainRow(ArrayRow):
         operand = add_tree(steps, chains, sums) if len(sums) > 1 else sums[0].as_signed()
         chains.finish()
 
-        accumulator = Ecp5Accumulator(params.sum_bits, len(operand), params.start_shape)
-        self.accumulate(m, accumulator, operand)
+        self.accumulate(m, partial(
+            Ecp5Accumulator, params.sum_bits, len(operand), params.start_shape), operand)
         return m
 
     def _chain(self, steps: Pipeline, chains: CarryChains, low: int, columns: int) -> Value:
@@ -339,8 +340,8 @@ class Ecp5TableRow(ArrayRow):
                    else values[0].as_signed())
         chains.finish()
 
-        accumulator = Ecp5Accumulator(params.sum_bits, len(operand), params.start_shape)
-        self.accumulate(m, accumulator, operand)
+        self.accumulate(m, partial(
+            Ecp5Accumulator, params.sum_bits, len(operand), params.start_shape), operand)
         return m
 
 

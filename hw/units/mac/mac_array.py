@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from amaranth.hdl import Const, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -74,7 +76,7 @@ class TernaryRow(ArrayRow):
                 level.append(steps.register(
                     added[:params.operand_bits(operands)].as_signed(), f"tree{depth}_{index}"))
 
-        self.accumulate(m, Accumulator(params), level[0])
+        self.accumulate(m, partial(Accumulator, params), level[0])
         return m
 
 

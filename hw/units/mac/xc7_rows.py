@@ -233,6 +233,9 @@ class Xc7PairRow(ArrayRow):
             partials.append(PartialSum(steps.register(pair.total, f"pair{index}_sum"), columns))
 
         (operand,) = add_tree(m, steps, partials, 1, params.operand_bits)
+        if self._bare:
+            m.d.comb += self.sum.eq(operand.value)
+            return m
 
         # One LUT for each bit: the choice is part of the adder's.
         total = Signal(signed(params.sum_bits), reset_less=True)

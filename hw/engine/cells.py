@@ -33,8 +33,8 @@ class Cells(wiring.Component):
     stages : ``In(params.stage_layout).array(phases)``
     starts, active : ``In(sequences)``
         For each sequence whether its state counts as zero, and whether it may change.
-    begins, begun : ``In``
-        Of the post-processor: a group begins, and its kind.
+    begins : ``In(1)``
+        Of the post-processor: a group begins.
     room : ``Out(1)``
         There is room for a group of every sequence.
     elements, elements_valid : ``Out``, for each phase
@@ -53,7 +53,6 @@ class Cells(wiring.Component):
             "starts": In(params.sequences),
             "active": In(params.sequences),
             "begins": In(1),
-            "begun": In(2),
             "room": Out(1),
             "elements": Out(element_layout(params)).array(params.phases),
             "elements_valid": Out(1).array(params.phases),
@@ -150,8 +149,7 @@ class Cells(wiring.Component):
                 m.d.sync += out_place.eq(out_place + 1)
         group = params.batch * params.row_beats
         kept = Signal(range(self.depth + 1))
-        comes = self.begins & ((self.begun == StageKind.MLGRU) | (self.begun == StageKind.GLU))
-        m.d.sync += kept.eq(kept + Mux(comes, group, 0) - (waiting & last_part))
+        m.d.sync += kept.eq(kept + Mux(self.begins, group, 0) - (waiting & last_part))
         m.d.comb += self.room.eq(kept <= self.depth - group)
 
         lane_bits = shape.elem_shape.width * params.cell_lanes

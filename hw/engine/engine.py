@@ -291,8 +291,7 @@ class Engine(wiring.Component):
     def _logits(self, m, predicts):
         """The queue of logits that leave, and room for more."""
         params, results = self.params, self.post.results
-        group = params.batch * params.row_beats
-        depth = 2 * max(group, 8)
+        depth = 16
         m.submodules.logit_queue = queue = fifo.SyncFIFO(
             width=logit_layout(params).size, depth=depth)
         word = Signal(logit_layout(params))
@@ -308,12 +307,11 @@ class Engine(wiring.Component):
             self.logits.valid.eq(queue.r_rdy),
             self.logits.payload.eq(queue.r_data),
             queue.r_en.eq(self.logits.ready),
-            self.post.room.eq(self.cells.room & (kept <= depth - group)),
-            self.cells.begins.eq(self.post.begins), self.cells.begun.eq(self.post.begun),
+            self.post.logit_room.eq(kept != depth),
+            self.post.cell_room.eq(self.cells.room),
+            self.cells.begins.eq(self.post.begins),
         ]
-        begins = self.post.begins & (self.post.begun == StageKind.HEAD)
-        m.d.sync += kept.eq(
-            kept + Mux(begins, group, 0) - gone - (comes & ~queue.w_en))
+        m.d.sync += kept.eq(kept + self.post.takes_logits - gone - (comes & ~queue.w_en))
 
     def _sequences(self, m):
         """Tokens of the sequences, and the rounds of the phases; return who predicts."""

@@ -34,8 +34,8 @@ def result_layout(params: EngineParams) -> StructLayout:
 class Post(wiring.Component):
     """Requantises the sums of the array, ``post_lanes`` a cycle.
 
-    Sums wait until the scales of their sequence are known and, with the first slot of a group,
-    until ``room`` says that their results can be taken; from then on nothing stalls.
+    Sums wait until the scales of their sequence are known and there is room for their results;
+    from then on nothing stalls.
 
     Members
     -------
@@ -47,10 +47,10 @@ class Post(wiring.Component):
     fresh, fresh_phase : ``In(1)``
         The scales of a phase are not those of its next job.
     sums : ``In(stream.Signature(params.sum_layout))``
-    room : ``In(1)``
-        There is room for the results of a group of every sequence.
-    begins, begun : ``Out``
-        With the next cycle a group begins, for whose results there must be room; its kind.
+    cell_room, begins : ``In(1)``, ``Out(1)``
+        There is room for the pre-activations of a group of every sequence; such a group begins.
+    logit_room, takes_logits : ``In(1)``, ``Out(1)``
+        There is room for a beat of logits; such a beat is taken.
     ``results``, ``results_valid`` : ``Out``
     done, done_phase : ``Out(1)``
         In this cycle the last sums of a job are taken.
@@ -70,9 +70,10 @@ class Post(wiring.Component):
             "fresh": In(1),
             "fresh_phase": In(1),
             "sums": In(stream.Signature(params.sum_layout)),
-            "room": In(1),
+            "cell_room": In(1),
+            "logit_room": In(1),
             "begins": Out(1),
-            "begun": Out(2),
+            "takes_logits": Out(1),
             "results": Out(result_layout(params)),
             "results_valid": Out(1),
             # Steps ahead of the results: whose will come.
@@ -142,17 +143,19 @@ class Post(wiring.Component):
 
         stage = Array(self.stages)[tag.phase]
         last_part, last_sequence, last_slot = Signal(), Signal(), Signal()
-        ends, begins = Signal(), Signal()
+        ends, begins, is_head = Signal(), Signal(), Signal()
         m.d.comb += [
             last_part.eq(part == params.row_beats - 1),
             last_sequence.eq(tag.sequence == params.batch - 1),
             last_slot.eq(tag.slot == stage.last_slot),
-            begins.eq((part == 0) & (tag.sequence == 0) & (tag.slot == 0)),
+            # Only what has several slots goes to the cells.
+            begins.eq((part == 0) & (tag.sequence == 0) & (tag.slot == 0) & stage.last_slot.any()),
+            is_head.eq(stage.kind == StageKind.HEAD),
             taken.eq(active & self.sums.valid & (tag.sequence < counts[tag.phase])
-                     & (self.room | ~begins)),
+                     & Mux(is_head, self.logit_room, self.cell_room | ~begins)),
             self.sums.ready.eq(taken & last_part),
             self.begins.eq(taken & begins),
-            self.begun.eq(stage.kind),
+            self.takes_logits.eq(taken & is_head),
             ends.eq(taken & last_part & last_sequence & (left == 1)),
             self.jobs.ready.eq(~active | ends),
             tag.kind.eq(stage.kind),

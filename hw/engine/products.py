@@ -12,6 +12,7 @@ from sterna.hw.engine.engine_params import EngineParams
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, BLOCK_ROM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.mac.array_style import CHAIN_COLUMNS, ArrayStyle
+from sterna.hw.units.mac.ecp5_rows import CHOOSE, CarryChains, Half
 from sterna.hw.units.mac.mac_array import ROWS
 
 __all__ = ["Products", "act_layout"]
@@ -244,6 +245,8 @@ class Products(wiring.Component):
         way = params.array_latency - params.clusters - 1
         valid = steps.flags(beat.valid, way, "valid")[-1]
         first, last = steps.delay(beat.first, way, "first"), steps.delay(beat.last, way, "last")
+        sums = Signal(params.sum_layout, reset_less=True)
+        before, after = sums, None
         if params.batch > 1:
             m.submodules.kept = kept = memory.Memory(
                 shape=params.sum_layout, depth=params.batch, init=[], attrs=NEVER_COLLIDES)
@@ -251,13 +254,11 @@ class Products(wiring.Component):
             sequence = steps.delay(beat.sequence, way, "sequence")
             m.d.comb += [read.addr.eq(sequence), write.addr.eq(sequence), write.en.eq(valid)]
             before, after = read.data, write.data
-        sums = Signal(params.sum_layout, reset_less=True)
         for row in range(params.rows):
-            start = before[row] if params.batch > 1 else sums[row]
-            total = (Mux(first, 0, start) + partial[row])[:params.sum_bits].as_signed()
+            total = self._added(m, row, partial[row], before[row], first)
             with m.If(valid):
                 m.d.sync += sums[row].eq(total)
-            if params.batch > 1:
+            if after is not None:
                 m.d.comb += after[row].eq(total)
 
         m.submodules.queue = queue = fifo.SyncFIFO(
@@ -269,3 +270,15 @@ class Products(wiring.Component):
             self.sums.payload.eq(queue.r_data),
             queue.r_en.eq(self.sums.ready),
         ]
+
+    def _added(self, m, row, operand, before, first):
+        """The sum of a row so far; of the ECP5, one LUT for each bit."""
+        bits = self.params.sum_bits
+        if self.params.style is not ArrayStyle.ECP5_CHAIN:
+            return (Mux(first, 0, before) + operand)[:bits].as_signed()
+        wide = Signal(signed(bits), name=f"operand{row}")
+        m.d.comb += wide.eq(operand)
+        chains = CarryChains(m, f"accumulate{row}", bits + 2)
+        total = chains.add([Half(CHOOSE, wide[bit], 0, before[bit], first) for bit in range(bits)])
+        chains.finish()
+        return total.as_signed()

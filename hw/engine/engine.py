@@ -26,6 +26,8 @@ __all__ = ["Engine", "logit_layout", "prompt_layout", "token_layout"]
 LIMIT_BITS = 16
 """Bits of the number of tokens to generate."""
 
+_READ_CYCLES = 4    # from a stage's index to the stage: a turn, the memory, a register
+
 
 def prompt_layout(params: EngineParams) -> StructLayout:
     """A token of a prompt.
@@ -394,11 +396,13 @@ class Engine(wiring.Component):
                 will_predict.bit_select(sampled, 1).eq(1),
             ]
 
+        programs = self._programs(m)
         wanted = [Signal(name=f"wanted{phase}") for phase in range(params.phases)]
         for phase in range(params.phases):
             own = slice(phase * params.batch, (phase + 1) * params.batch)
             begins, ended = self._phase(
-                m, phase, waiting[own], predicts[own], wanted[phase], queue.level <= count)
+                m, phase, programs[phase], waiting[own], predicts[own], wanted[phase],
+                queue.level <= count)
             with m.If(begins):
                 m.d.sync += [
                     active[own].eq(waiting[own]), held[own].eq(waiting[own]),
@@ -416,18 +420,33 @@ class Engine(wiring.Component):
         self._jobs(m, wanted)
         return predicts
 
-    def _phase(self, m, phase, waiting, predicts, wanted, room):
-        """The rounds of a phase; return what is high when one begins, and when it ends."""
-        params, sampler, embedder = self.params, self.sampler, self.embedder
+    def _programs(self, m):
+        """For each phase the index of its next stage, and that stage, ``_READ_CYCLES`` later."""
+        params = self.params
         layout = params.stage_layout
-        m.submodules[f"stages{phase}"] = rom = memory.Memory(
+        m.submodules.stages = rom = memory.Memory(
             shape=layout, depth=max(params.stages, 2),
             init=[layout.from_bits(word) for word in self.image.stages])
         read = rom.read_port()
-        index = Signal(range(max(params.stages, 2)), name=f"index{phase}")
-        stage = Signal(layout, name=f"stage{phase}", reset_less=True)
-        following = read.data
-        m.d.comb += [read.addr.eq(index), read.en.eq(1)]
+        # Two phases read in turns.
+        turn = Signal()
+        m.d.sync += turn.eq(~turn if params.phases > 1 else 0)
+        programs = []
+        for phase in range(params.phases):
+            index = Signal(range(max(params.stages, 2)), name=f"index{phase}")
+            following = Signal(layout, name=f"following{phase}", reset_less=True)
+            programs.append((index, following))
+            with m.If(turn == (phase + 1) % params.phases):
+                m.d.sync += following.eq(read.data)
+        m.d.comb += [
+            read.addr.eq(Array(index for index, _ in programs)[turn]), read.en.eq(1)]
+        return programs
+
+    def _phase(self, m, phase, program, waiting, predicts, wanted, room):
+        """The rounds of a phase; return what is high when one begins, and when it ends."""
+        params, sampler, embedder = self.params, self.sampler, self.embedder
+        index, following = program
+        stage = Signal(params.stage_layout, name=f"stage{phase}", reset_less=True)
         for unit in (self.norm, self.products, self.post, self.cells, sampler):
             m.d.comb += unit.stages[phase].eq(stage)
 
@@ -435,8 +454,14 @@ class Engine(wiring.Component):
         complete = Signal(range(params.batch + 1), name=f"complete{phase}")
         begins, ended, all_complete = (
             Signal(name=f"{name}{phase}") for name in ("begins", "ended", "all_complete"))
+        # The first stage has been read by then.
+        rested = Signal(range(_READ_CYCLES + 1), name=f"rested{phase}")
+        with m.If(running):
+            m.d.sync += rested.eq(0)
+        with m.Elif(rested != _READ_CYCLES):
+            m.d.sync += rested.eq(rested + 1)
         m.d.comb += [
-            begins.eq(~running & waiting.any() & room),
+            begins.eq((rested == _READ_CYCLES) & ~running & waiting.any() & room),
             all_complete.eq(complete == params.batch),
             ended.eq((all_complete & (following.kind == StageKind.HEAD) & ~predicts.any())
                      | (sampler.sampled & (sampler.phase == phase)

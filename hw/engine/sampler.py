@@ -99,6 +99,9 @@ class TokenSampler(wiring.Component):
         token_word = Signal(params.token_bits)
         inside = Signal()
         wait = Signal(range(6))
+        amount = Signal(self._units.total_bits)
+        left = rest - amount
+        m.d.comb += amount.eq(word_sum)
         draws = self.wanted.bit_select(self.owner, 1) & self.beta.any()
         with m.FSM():
             with m.State("IDLE"):
@@ -129,18 +132,17 @@ class TokenSampler(wiring.Component):
                     m.d.sync += [rest.eq(share), inside.eq(0), reading.eq(1)]
                     m.next = "SEARCH"
             with m.State("SEARCH"):
-                below = (rest - word_sum)[-1]
                 with m.If(arrived & ~inside):
-                    with m.If(below):
+                    with m.If(left[-1]):
                         m.d.sync += [inside.eq(1), kept.eq(weights), token_word.eq(arrived_word)]
                     with m.Else():
-                        m.d.sync += rest.eq(rest - word_sum)
+                        m.d.sync += rest.eq(left)
                 with m.If(over):
                     m.d.sync += [lane.eq(0), inside.eq(0), wait.eq(0)]
                     m.next = "LANE"
             with m.State("LANE"):
-                weight = Array(kept[index] for index in range(params.post_lanes))[lane]
-                left = rest - weight
+                m.d.comb += amount.eq(
+                    Array(kept[index] for index in range(params.post_lanes))[lane])
                 with m.If(~inside):
                     with m.If(left[-1]):
                         m.d.sync += inside.eq(1)

@@ -51,7 +51,7 @@ def main() -> None:
     for seed in seeds:
         run = tools.place(mapped, aim, seed, f"seed {seed}")
         clocks.append(run.fmax_mhz)
-        print(f"seed {seed}: {run.fmax_mhz:.1f} MHz; {run.critical_path}", flush=True)
+        print(f"seed {seed}: {run.fmax_mhz:.1f} MHz; {run.path}", flush=True)
     if clocks:
         print(f"median {statistics.median(clocks):.1f} MHz, best {max(clocks):.1f}")
 

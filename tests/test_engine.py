@@ -90,3 +90,99 @@ def test_every_sequence_follows_the_reference(
     model = shape.model()
     changes = changes if sequences > 1 else {k: v for k, v in changes.items() if k != "phases"}
     check(model, params_of(shape, model, sequences=sequences, style=style, **changes), tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("simulator", SIMULATORS)
+def test_both_simulators_agree(simulator: Simulator, tmp_path: Path) -> None:
+    model = random_model(ModelConfig(6, 1, 9, 11), C12, seed=4)
+    check(model, EngineParams(Limits.of(model), sequences=2, **SMALL), tmp_path, simulator)
+
+
+def test_one_verilog_runs_every_model_within_its_limits(tmp_path: Path) -> None:
+    models = [random_model(ModelConfig(*shape), S16, seed=number) for number, shape in enumerate((
+        (12, 2, 20, 40), (5, 3, 30, 33), (16, 1, 8, 7), (9, 1, 17, 256)))]
+    params = EngineParams(Limits.of(*models), sequences=2, **SMALL)
+    engines = [verilog_files(Engine(build_image(model, params)), "engine") for model in models]
+    assert len({files["engine.v"] for files in engines}) == 1
+    contents = [{name for name in files if name != "engine.v" and "__zeros" not in name}
+                for files in engines]
+    assert all(names == contents[0] for names in contents)
+    for number, (model, files) in enumerate(zip(models, engines, strict=True)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, text in files.items():
+            (folder / name).write_text(text)
+        check(model, params, folder, sources=[folder / "engine.v"], pauses=False)
+
+
+@given(
+    d=st.integers(1, 40), layers=st.integers(1, 3), dff=st.integers(1, 60),
+    vocab=st.integers(2, 90), seed=st.integers(0, 99), profile=st.sampled_from([S16, C12]),
+    style=st.sampled_from(STYLES), rows=st.sampled_from([2, 4, 16]))
+@settings(max_examples=40)
+def test_any_model_unpacks_to_itself(d, layers, dff, vocab, seed, profile, style, rows) -> None:
+    model = random_model(ModelConfig(d, layers, dff, vocab), profile, seed=seed)
+    limits = replace(Limits.of(model), width=d + 3, layers=layers + 1)
+    image = build_image(model, EngineParams(limits, **SMALL | {"rows": rows}, style=style))
+    unpacked = unpack_image(image, model.tokenizer)
+    assert unpacked.config == model.config
+    for name, projection in model.projections.items():
+        other = unpacked.projections[name]
+        np.testing.assert_array_equal(other.weight, projection.weight)
+        np.testing.assert_array_equal(other.bias, projection.bias)
+        assert (other.k, other.shift) == (projection.k, projection.shift), name
+    np.testing.assert_array_equal(unpacked.embedding, model.embedding)
+
+
+@pytest.mark.parametrize(("config", "profile", "message"), [
+    (ModelConfig(17, 1, 8, 8), S16, "the model has 17 channels, the engine takes 16"),
+    (ModelConfig(8, 1, 24, 8), S16, "the model has 24 GLU channels, the engine takes 20"),
+    (ModelConfig(8, 3, 8, 8), S16, "the model has 3 layers, the engine takes 2"),
+    (ModelConfig(8, 1, 8, 99), S16, "the model has 99 tokens, the engine takes 40"),
+    (ModelConfig(8, 1, 8, 8), C12, "in the formats of S16, the model has those of C12"),
+])
+def test_a_model_beyond_the_limits_is_refused(config, profile, message: str) -> None:
+    params = EngineParams(Limits(S16, 16, 20, 2, 40, (1, 40)), **SMALL)
+    with pytest.raises(ValueError, match=message):
+        build_image(random_model(config, profile, seed=1), params)
+
+
+def test_a_shift_beyond_the_limits_is_refused() -> None:
+    model = random_model(ModelConfig(8, 1, 8, 8), S16, seed=1)
+    low = min(each.shift for each in model.projections.values())
+    params = EngineParams(replace(Limits.of(model), shifts=(low + 1, 40)), **SMALL)
+    with pytest.raises(ValueError, match=f"has a shift of {low}, the engine takes {low + 1} to"):
+        build_image(model, params)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"rows": 6}, "rows must be a power of two, got 6"),
+    ({"sequences": 3}, "sequences must be a power of two"),
+    ({"sequences": 1, "phases": 2}, "two phases take two sequences or more"),
+    ({"cell_lanes": 4}, "cell_lanes must be a whole number from 1 to 2, got 4"),
+    ({"cols": 20}, "must be a multiple of clusters"),
+    ({"style": "ecp5-table"}, "style must be one without tables"),
+])
+def test_impossible_sizes_are_refused(changes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EngineParams(Limits(S16, 16, 20, 2, 40, (1, 40)), **SMALL | changes)
+
+
+def test_formats_of_two_kinds_have_no_engine() -> None:
+    models = [random_model(ModelConfig(8, 1, 8, 8), profile, seed=1) for profile in (S16, C12)]
+    with pytest.raises(ValueError, match="an engine has one set of formats, got models of C12, S16"):
+        Limits.of(*models)
+
+
+def test_a_damaged_image_is_noticed() -> None:
+    model = random_model(ModelConfig(8, 1, 8, 8), S16, seed=1)
+    image = build_image(model, EngineParams(Limits.of(model), **SMALL))
+    for changed, message in (
+        (replace(image, weights=[2, *image.weights[1:]]), "code 2 is none of 0, 1, 3"),
+        (replace(image, headers=[image.headers[0] ^ 1 << 17, *image.headers[1:]]),
+         "a number of -1 weights is wrong"),
+    ):
+        assert isinstance(changed, EngineImage)
+        with pytest.raises(ValueError, match=message):
+            unpack_image(changed)

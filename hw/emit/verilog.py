@@ -81,8 +81,10 @@ _STARTED = re.compile(rf"^( *)reg {AT_START} = 0;$", re.M)
 _MADE = re.compile(r"\\\$auto\$\S*:(\w+)\$\d+ |\b_\d+_\b")
 _MADE_FOR = re.compile(r"  assign [{ ]*(\w+)[^=\n]* = (\\\$auto\S+ |_\d+_)")
 _MODULE = re.compile(r"^module .*?^endmodule", re.M | re.S)
-_CONTENTS = re.compile(r"^  initial begin\n((?:    \w+\[\d+\] = \d+'h[0-9a-f]+;\n)+)  end$", re.M)
-_WORD = re.compile(r"'h([0-9a-f]+);")
+# Words of 32 bits Yosys writes in decimal.
+_CONTENTS = re.compile(
+    r"^  initial begin\n((?:    \w+\[\d+\] = \d+'(?:h[0-9a-f]+|d\d+);\n)+)  end$", re.M)
+_WORD = re.compile(r"'(?:h([0-9a-f]+)|d(\d+));")
 
 
 def verilog_files(component: wiring.Component, module: str) -> dict[str, str]:
@@ -124,7 +126,7 @@ def _with_memory_files(text: str, top: str, names: dict[str, str], taken: Names)
 
     def read(found: re.Match[str]) -> str:
         memory = found[1].split("[", 1)[0].strip()
-        words = _WORD.findall(found[1])
+        words = [word or f"{int(number):08x}" for word, number in _WORD.findall(found[1])]
         contents = "".join(f"{word}\n" for word in words)
         if contents not in names:
             names[contents] = taken.new(

@@ -143,7 +143,7 @@ def test_any_model_unpacks_to_itself(d, layers, dff, vocab, seed, profile, style
     (ModelConfig(8, 1, 8, 8), C12, "in the formats of S16, the model has those of C12"),
 ])
 def test_a_model_beyond_the_limits_is_refused(config, profile, message: str) -> None:
-    params = EngineParams(Limits(S16, 16, 20, 2, 40, (1, 40)), **SMALL)
+    params = EngineParams(Limits(S16, 16, 20, 2, 40, (1, 40), 16), **SMALL)
     with pytest.raises(ValueError, match=message):
         build_image(random_model(config, profile, seed=1), params)
 
@@ -166,7 +166,7 @@ def test_a_shift_beyond_the_limits_is_refused() -> None:
 ])
 def test_impossible_sizes_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        EngineParams(Limits(S16, 16, 20, 2, 40, (1, 40)), **SMALL | changes)
+        EngineParams(Limits(S16, 16, 20, 2, 40, (1, 40), 16), **SMALL | changes)
 
 
 def test_formats_of_two_kinds_have_no_engine() -> None:

@@ -8,6 +8,7 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.queues import TaskQueue
+from sterna.hw.engine.block_rom import read_block_rom
 from sterna.hw.engine.cells import Cells
 from sterna.hw.engine.engine_image import EngineImage
 from sterna.hw.engine.engine_params import EngineParams, StageKind
@@ -17,7 +18,7 @@ from sterna.hw.engine.products import Products, sequence_of
 from sterna.hw.engine.sampler import TokenSampler
 from sterna.hw.engine.vectors import VectorStore, element_layout
 from sterna.hw.parts.arithmetic import saturate
-from sterna.hw.parts.memory_attributes import BLOCK_RAM, BLOCK_ROM, NEVER_COLLIDES
+from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.sampler import BETA_BITS, SEED_BITS
 
@@ -196,13 +197,10 @@ class Embedder(wiring.Component):
             with m.If(last_word):
                 m.d.sync += [reading.eq(0), sequence.eq(sequence + 1), active.eq(~last_sequence)]
 
-        shape = ArrayLayout(signed(params.profile.x.bits), params.post_lanes)
-        m.submodules.table = rom = memory.Memory(
-            shape=shape, depth=depth,
-            init=[shape.from_bits(each) for each in self.image.embedding], attrs=BLOCK_ROM)
-        read = rom.read_port()
-        m.d.comb += [read.addr.eq(address), read.en.eq(1)]
-        x = shape(steps.register(read.data, "x"))
+        size = params.limits.embedding_bits
+        word_bits = read_block_rom(m, steps, "table", self.image.embedding,
+                                   params.post_lanes * size, depth, address)
+        x = ArrayLayout(signed(size), params.post_lanes)(word_bits)
         valid = steps.flags(reading, 2, "valid")[-1]
         whose = element_layout(params)
         place = Cat(Const(0, (params.post_lanes // params.cell_lanes).bit_length() - 1), word)
@@ -321,7 +319,7 @@ class Engine(wiring.Component):
         count = params.sequences
         waiting, generating, held = Signal(count), Signal(count), Signal(count)
         active, starts, predicts = Signal(count), Signal(count), Signal(count)
-        will_start, will_predict = Signal(count), Signal(count)
+        will_start, will_predict, warm = Signal(count), Signal(count), Signal(count)
         m.d.comb += [self.cells.active.eq(active), self.cells.starts.eq(starts)]
 
         # A prompt waits for its sequence, and while the memories take something else.
@@ -341,12 +339,13 @@ class Engine(wiring.Component):
                 will_start.bit_select(asked, 1).eq(prompt.start),
                 will_predict.bit_select(asked, 1).eq(prompt.predict),
                 generating.bit_select(asked, 1).eq(prompt.predict & prompt.limit.any()),
+                warm.bit_select(asked, 1).eq(prompt.beta.any()),
             ]
 
         sampled = sequence_of(params, sampler.phase, sampler.sequence)
         sampled = sampled if len(sampled) else Const(0, 1)
         chosen = sampler.sampled & sampler.wanted.bit_select(sampled, 1)
-        m.d.comb += sampler.wanted.eq(generating & predicts)
+        m.d.comb += [sampler.wanted.eq(generating & predicts), sampler.warm.eq(warm)]
         m.submodules.settings = store = memory.Memory(
             shape=StructLayout({
                 "beta": BETA_BITS, "stop": 1, "stop_token": params.token_bits}),
@@ -454,9 +453,9 @@ class Engine(wiring.Component):
         complete = Signal(range(params.batch + 1), name=f"complete{phase}")
         begins, ended, all_complete = (
             Signal(name=f"{name}{phase}") for name in ("begins", "ended", "all_complete"))
-        # The first stage has been read by then.
+        # Whether the following stage has been read since the index changed.
         rested = Signal(range(_READ_CYCLES + 1), name=f"rested{phase}")
-        with m.If(running):
+        with m.If(all_complete):
             m.d.sync += rested.eq(0)
         with m.Elif(rested != _READ_CYCLES):
             m.d.sync += rested.eq(rested + 1)
@@ -469,33 +468,41 @@ class Engine(wiring.Component):
         ]
         m.d.sync += complete.eq(Mux(all_complete, 0, complete) + self.vectors[phase].complete)
         with m.If(begins):
-            m.d.sync += [running.eq(1), embeds.eq(1)]
+            m.d.sync += running.eq(1)
         with m.If(ended):
-            m.d.sync += [running.eq(0), index.eq(0)]
+            m.d.sync += running.eq(0)
         with m.Elif(all_complete):
-            m.d.sync += [stage.eq(following), index.eq(index + 1), wanted.eq(1)]
-        # The last phase that wants to goes first.
-        with m.If(embeds):
+            m.d.comb += wanted.eq(1)
+        with m.If(all_complete):
+            m.d.sync += [
+                stage.eq(following),
+                index.eq(Mux(following.kind == StageKind.HEAD, 0, index + 1))]
+        # The last phase that asks goes first; one that is not served at once waits.
+        with m.If(begins | embeds):
             m.d.comb += [embedder.jobs.valid.eq(1), embedder.jobs.payload.phase.eq(phase),
                          embedder.jobs.payload.chunks.eq(following.chunks)]
-        with m.If(embedder.jobs.ready & embedder.jobs.valid
-                  & (embedder.jobs.payload.phase == phase)):
-            m.d.sync += embeds.eq(0)
+        m.d.sync += embeds.eq((begins | embeds) & ~(
+            embedder.jobs.ready & (embedder.jobs.payload.phase == phase)))
         return begins, ended
 
     def _jobs(self, m, wanted):
         """The next job of the norm, the array and the post-processor."""
         params, norm = self.params, self.norm
+        waiting = [Signal(name=f"waits{phase}") for phase in range(params.phases)]
         phase = Signal()
         last = Signal()
         taken = Signal()
+        # A phase that is not served at once waits.
+        wanted = [each | waits for each, waits in zip(wanted, waiting, strict=True)]
+        for index, (each, waits) in enumerate(zip(wanted, waiting, strict=True)):
+            m.d.sync += waits.eq(each & ~(taken & (phase == index)))
         m.d.comb += [
             phase.eq(Mux(Cat(wanted).all(), ~last, ~wanted[0]) if params.phases > 1 else 0),
             norm.jobs.valid.eq(Cat(wanted).any()), norm.jobs.payload.eq(phase),
             taken.eq(norm.jobs.valid & norm.jobs.ready),
         ]
         with m.If(taken):
-            m.d.sync += [Array(wanted)[phase].eq(0), last.eq(phase)]
+            m.d.sync += last.eq(phase)
         for name, unit in (("issue", self.products), ("result", self.post)):
             m.submodules[f"{name}_queue"] = queue = TaskQueue(1, depth=2)
             m.d.comb += [queue.put.eq(taken), queue.payload.eq(phase),

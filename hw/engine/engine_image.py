@@ -105,7 +105,7 @@ def build_image(model: QuantizedModel, params: EngineParams) -> EngineImage:
         (model.config.vocab, params.groups(model.config.d) * params.rows), dtype=np.int64)
     rows_of[:, :model.config.d] = model.embedding
     embedding = to_ints(to_bits(
-        rows_of.reshape(-1, params.post_lanes), model.profile.x.bits))
+        rows_of.reshape(-1, params.post_lanes), params.limits.embedding_bits))
     return EngineImage(params, model.config, stages, headers, weights, embedding)
 
 
@@ -146,8 +146,9 @@ def unpack_image(image: EngineImage, tokenizer: Tokenizer = BYTES) -> QuantizedM
                 np.ascontiguousarray(matrix[:rows, :columns]),
                 bias[:, slot].reshape(-1)[:rows].astype(np.int32),
                 fields.k[slot], fields.shift[slot] + low)
-    elements = from_ints(image.embedding, 0, params.post_lanes * profile.x.bits)
-    embedding = signed_elements(elements, profile.x.bits).reshape(config.vocab, -1)
+    size = params.limits.embedding_bits
+    elements = from_ints(image.embedding, 0, params.post_lanes * size)
+    embedding = signed_elements(elements, size).reshape(config.vocab, -1)
     return QuantizedModel(
         language_model(config, profile), profile.name, projections,
         embedding[:, :config.d].astype(np.int32),

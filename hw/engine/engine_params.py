@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from amaranth.hdl import signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
+from sterna.hw.parts.bits import signed_bits
 from sterna.hw.parts.requantize import RequantizeParams
 from sterna.hw.units.glu import GluParams
 from sterna.hw.units.mac.array_style import ArrayStyle
@@ -47,6 +48,8 @@ class Limits:
     layers: int
     vocab: int
     shifts: tuple[int, int]  #: smallest and largest right shift of a projection
+    #: signed bits of an element of the embedding, those of the residual stream or fewer
+    embedding_bits: int
 
     def __post_init__(self) -> None:
         check_whole("width", self.width, 1, 1 << 16)
@@ -56,6 +59,7 @@ class Limits:
         low, high = self.shifts
         check_whole("smallest shift", low, 0, high)
         check_whole("largest shift", high, 0, NumericProfile.max_shift)
+        check_whole("embedding_bits", self.embedding_bits, 1, self.profile.x.bits)
 
     @classmethod
     def of(cls, *models: QuantizedModel) -> Limits:
@@ -74,7 +78,7 @@ class Limits:
         return cls(
             profiles.pop(), max(c.d for c in configs), max(c.dff for c in configs),
             max(c.layers for c in configs), max(c.vocab for c in configs),
-            (min(shifts), max(shifts)))
+            (min(shifts), max(shifts)), max(signed_bits(model.embedding) for model in models))
 
     def check(self, model: QuantizedModel) -> None:
         """Raise ValueError if a model is beyond these limits: it says which, and by how much."""
@@ -85,6 +89,7 @@ class Limits:
         for name, value, limit in (
             ("channels", config.d, self.width), ("GLU channels", config.dff, self.inner),
             ("layers", config.layers, self.layers), ("tokens", config.vocab, self.vocab),
+            ("bits in its embedding", signed_bits(model.embedding), self.embedding_bits),
         ):
             if value > limit:
                 raise ValueError(f"the model has {value:,} {name}, the engine takes {limit:,}")
@@ -104,7 +109,7 @@ class EngineParams:
     """Geometry of an :class:`~sterna.hw.engine.engine.Engine`.
 
     >>> from sterna.model.profile import S16
-    >>> params = EngineParams(Limits(S16, 128, 384, 4, 256, (12, 20)), sequences=16)
+    >>> params = EngineParams(Limits(S16, 128, 384, 4, 256, (12, 20), 16), sequences=16)
     >>> params.phases, params.batch, params.tiles, params.array_latency
     (2, 8, 6, 11)
     """

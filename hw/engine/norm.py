@@ -39,7 +39,7 @@ class Norm(wiring.Component):
         The phase whose vectors are complete.
     stages : ``In(params.stage_layout).array(phases)``
     phase, sequence : ``Out``
-        Whose maximum is read, ``maximum``, in the same cycle.
+        Whose maximum is read, ``maximum``, in the same cycle; it is used from the next one on.
     read_phase, read_sequence, chunk : ``Out``
         Which chunk is read, ``word``, two cycles later.
     acts, acts_valid : ``Out``
@@ -79,39 +79,45 @@ class Norm(wiring.Component):
         steps = Pipeline(m, Const(1))
         m.submodules.table = table = ReciprocalTable(norm.table)
         m.submodules.root = root = IntegerRoot(norm.root)
+        maximum = steps.register(self.maximum, "largest")
         m.d.comb += [
             table.start.eq(root.done),
-            table.divisor.eq(Mux(root.done, root.root, self.maximum)),
+            table.divisor.eq(Mux(root.done, root.root, maximum)),
         ]
         # floor(floor(a * 2^j / d) / 2^j) = floor(a / d)
         r = (table.quotient >> norm.table.frac_bits - profile.reciprocal_bits)[:norm.r_bits]
         v = table.quotient >> norm.table.frac_bits - profile.scale_frac - profile.root_frac
 
-        vector = self._stream(m, steps, *self._reciprocals(m, steps, table, root.done, r))
+        vector = self._stream(m, steps, *self._reciprocals(
+            m, steps, table, maximum, root.done, r))
         owner = self._sum(m, steps, root, *vector)
         whose = steps.delay(owner, norm.table.latency, "whose")
         rooted = steps.flags(root.done, norm.table.latency, "rooted")[-1]
         self._scale(m, steps, rooted, whose, v[:norm.scale_bits])
         return m
 
-    def _reciprocals(self, m, steps, table, rooted, r):
+    def _reciprocals(self, m, steps, table, maximum, rooted, r):
         """Look up the reciprocal of the next vector's maximum; return (whether it is there, what
         says that it is taken, the vector: reciprocal, whether it is all zero, whose it is)."""
         params, norm = self.params, self.params.norm
         active, waiting, ready, taken = Signal(), Signal(), Signal(), Signal()
+        settled = steps.flags(active, 1, "settled")[-1]     # the maximum is that of the job
         vector = Signal(StructLayout({
-            "r": norm.r_bits, "silent": 1, "phase": 1, "sequence": params.batch_bits}))
+            "r": norm.r_bits, "silent": 1, "phase": 1, "sequence": params.batch_bits,
+            "chunks": range(params.chunks + 1), "gap": range(self.spacing + 1)}))
         starts = Signal()
         ends = Signal()
         m.d.comb += [
-            starts.eq(active & ~waiting & ~ready & ~rooted),
+            starts.eq(active & settled & ~waiting & ~ready & ~rooted),
             ends.eq(starts & (self.sequence == params.batch - 1)),
             self.jobs.ready.eq(~active),
         ]
+        chunks = Array(self.stages)[self.phase].chunks
         with m.If(starts):
             m.d.comb += table.start.eq(1)
             m.d.sync += [
-                waiting.eq(1), vector.silent.eq(~self.maximum.any()),
+                waiting.eq(1), vector.silent.eq(~maximum.any()), vector.chunks.eq(chunks),
+                vector.gap.eq(Mux(chunks < self.spacing, self.spacing - chunks, 0)),
                 vector.phase.eq(self.phase), vector.sequence.eq(self.sequence),
                 self.sequence.eq(Mux(ends, 0, self.sequence + 1))]
         with m.If(self.jobs.ready):
@@ -138,13 +144,10 @@ class Norm(wiring.Component):
         per_tile = params.cols // params.quant_lanes
         tile, part = Signal(range(max(params.tiles, 2))), Signal(range(max(per_tile, 2)))
         left = Signal(range(params.chunks + 1))
-        stage = Array(self.stages)[following.phase]
         rest = Signal(range(self.spacing + 1), init=self.spacing)
         m.d.comb += [
-            last.eq(left == 1),
             tile_ends.eq(last | (part == per_tile - 1)),
-            taken.eq(ready & (~active | last)
-                     & (Mux(active, 0, rest) + stage.chunks >= self.spacing)),
+            taken.eq(ready & Mux(active, last & ~following.gap.any(), rest >= following.gap)),
         ]
         with m.If(active & last):
             m.d.sync += rest.eq(0)
@@ -152,15 +155,15 @@ class Norm(wiring.Component):
             m.d.sync += rest.eq(rest + 1)
         with m.If(active):
             m.d.sync += [
-                self.chunk.eq(self.chunk + 1), left.eq(left - 1), first.eq(0),
+                self.chunk.eq(self.chunk + 1), left.eq(left - 1), last.eq(left == 2), first.eq(0),
                 part.eq(Mux(tile_ends, 0, part + 1)), active.eq(~last)]
             with m.If(tile_ends):
                 m.d.sync += tile.eq(tile + 1)
         with m.If(taken):
             m.d.sync += [
                 active.eq(1), first.eq(1), all_zero.eq(following.silent),
-                self.chunk.eq(0), left.eq(stage.chunks), part.eq(0), tile.eq(0),
-                self.read_phase.eq(following.phase),
+                self.chunk.eq(0), left.eq(following.chunks), last.eq(following.chunks == 1),
+                part.eq(0), tile.eq(0), self.read_phase.eq(following.phase),
                 self.read_sequence.eq(following.sequence)]
 
         # Chunk and reciprocal meet at the multipliers.

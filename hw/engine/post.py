@@ -7,11 +7,12 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
+from sterna.hw.engine.block_rom import read_block_rom
 from sterna.hw.engine.engine_image import EngineImage
 from sterna.hw.engine.engine_params import MAX_SLOTS, EngineParams, StageKind
 from sterna.hw.engine.norm import scale_layout
 from sterna.hw.engine.products import sequence_of
-from sterna.hw.parts.memory_attributes import BLOCK_ROM, NEVER_COLLIDES
+from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.requantize import Requantize
 
@@ -141,56 +142,56 @@ class Post(wiring.Component):
         with m.If(self.fresh):
             m.d.sync += counts[self.fresh_phase].eq(0)
 
-        stage = Array(self.stages)[tag.phase]
+        # Of the beat that is next, known a cycle ahead.
+        is_head, begins, last_header = Signal(), Signal(), Signal()
+        last_slot_number = Signal(2)
         last_part, last_sequence, last_slot = Signal(), Signal(), Signal()
-        ends, begins, is_head = Signal(), Signal(), Signal()
+        sequence_ends, group_ends = Signal(), Signal()
         m.d.comb += [
             last_part.eq(part == params.row_beats - 1),
             last_sequence.eq(tag.sequence == params.batch - 1),
-            last_slot.eq(tag.slot == stage.last_slot),
-            # Only what has several slots goes to the cells.
-            begins.eq((part == 0) & (tag.sequence == 0) & (tag.slot == 0) & stage.last_slot.any()),
-            is_head.eq(stage.kind == StageKind.HEAD),
+            last_slot.eq(tag.slot == last_slot_number),
             taken.eq(active & self.sums.valid & (tag.sequence < counts[tag.phase])
                      & Mux(is_head, self.logit_room, self.cell_room | ~begins)),
             self.sums.ready.eq(taken & last_part),
             self.begins.eq(taken & begins),
             self.takes_logits.eq(taken & is_head),
-            ends.eq(taken & last_part & last_sequence & (left == 1)),
-            self.jobs.ready.eq(~active | ends),
-            tag.kind.eq(stage.kind),
+            sequence_ends.eq(taken & last_part),
+            group_ends.eq(sequence_ends & last_sequence),
+            self.jobs.ready.eq(~active | (group_ends & last_header)),
             tag.beat.eq(Cat(part, group) if params.row_beats > 1 else group),
             tag.first.eq((group == 0) & (part == 0)),
             # With the last slot: it is of the last group.
-            tag.last.eq(last_part & (left == 1)),
+            tag.last.eq(last_part & last_header),
         ]
         with m.If(taken):
-            m.d.sync += part.eq(Mux(last_part, 0, part + 1))
-            with m.If(last_part):
-                m.d.sync += tag.sequence.eq(Mux(last_sequence, 0, tag.sequence + 1))
-                with m.If(last_sequence):
-                    m.d.sync += [left.eq(left - 1), header.eq(header + 1),
-                                 tag.slot.eq(Mux(last_slot, 0, tag.slot + 1))]
-                    with m.If(last_slot):
-                        m.d.sync += group.eq(group + 1)
+            m.d.sync += [part.eq(Mux(last_part, 0, part + 1)), begins.eq(0)]
+        with m.If(sequence_ends):
+            m.d.sync += tag.sequence.eq(Mux(last_sequence, 0, tag.sequence + 1))
+        with m.If(group_ends):
+            m.d.sync += [left.eq(left - 1), last_header.eq(left == 2), header.eq(header + 1),
+                         tag.slot.eq(Mux(last_slot, 0, tag.slot + 1)),
+                         # Only what has several slots goes to the cells.
+                         begins.eq(last_slot & last_slot_number.any())]
+            with m.If(last_slot):
+                m.d.sync += group.eq(group + 1)
         with m.If(self.jobs.ready):
-            following = Array(self.stages)[self.jobs.payload]
+            stage = Array(self.stages)[self.jobs.payload]
             m.d.sync += [
                 active.eq(self.jobs.valid), tag.phase.eq(self.jobs.payload), group.eq(0),
-                left.eq(following.headers), header.eq(following.header)]
+                left.eq(stage.headers), last_header.eq(stage.headers == 1),
+                header.eq(stage.header), tag.kind.eq(stage.kind),
+                is_head.eq(stage.kind == StageKind.HEAD), last_slot_number.eq(stage.last_slot),
+                begins.eq(stage.last_slot.any())]
         return taken, part
 
     def _headers(self, m, steps, header, part):
         """Biases and numbers of -1 weights, ``_BIAS_STEPS`` after their address."""
-        params, words = self.params, self.image.headers
-        layout = params.header_layout
-        m.submodules.headers = rom = memory.Memory(
-            shape=layout, depth=max(params.most_biases * params.row_beats, 2),
-            init=[layout.from_bits(word) for word in words], attrs=BLOCK_ROM)
-        read = rom.read_port()
+        params = self.params
         bits = params.row_beats.bit_length() - 1
-        m.d.comb += [read.addr.eq(Cat(part[:bits], header)), read.en.eq(1)]
-        return layout(steps.register(read.data, "header_word"))
+        return params.header_layout(read_block_rom(
+            m, steps, "headers", self.image.headers, params.header_layout.size,
+            params.most_biases * params.row_beats, Cat(part[:bits], header)))
 
     def _scales(self, m, steps, tag):
         """The scale of a beat, ``_FRONT_STEPS`` after it."""

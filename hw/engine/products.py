@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value, signed
-from amaranth.lib import fifo, memory, stream, wiring
+from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
+from sterna.hw.core.queues import BypassFifo
+from sterna.hw.engine.block_rom import read_block_rom
 from sterna.hw.engine.engine_image import EngineImage, cluster_words
 from sterna.hw.engine.engine_params import EngineParams
-from sterna.hw.parts.memory_attributes import BLOCK_RAM, BLOCK_ROM, NEVER_COLLIDES
+from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.mac.array_style import CHAIN_COLUMNS, ArrayStyle
 from sterna.hw.units.mac.ecp5_rows import CHOOSE, CarryChains, Half
@@ -66,12 +68,9 @@ class Cluster(wiring.Component):
         steps = Pipeline(m, Const(1))
         m.d.sync += self.next_beat.eq(beat)
 
-        m.submodules.weights = rom = memory.Memory(
-            shape=2 * params.rows * self.cols, depth=max(params.most_weights, 2),
-            init=self._weights, attrs=BLOCK_ROM)
-        weights = rom.read_port()
-        m.d.comb += [weights.addr.eq(beat.weight), weights.en.eq(1)]
-        word = steps.register(weights.data, "word")
+        word = read_block_rom(
+            m, steps, "weights", self._weights, 2 * params.rows * self.cols, params.most_weights,
+            beat.weight)
         acts = self._activations(m, steps)
 
         # In a chain a column is added a step after the one before it.
@@ -197,33 +196,42 @@ class Products(wiring.Component):
     def _issue(self, m, beat, ready, room, reserve):
         params = self.params
         active = Signal()
-        last_sequence, last_tile, last_header = Signal(), Signal(), Signal()
-        stage = Array(self.stages)[beat.phase]
-        headers = Signal(stage.headers.shape())
-        begins = (beat.sequence == 0) & beat.first
+        # Of the beat that is next, known a cycle ahead.
+        last_sequence, last_tile, last_header = (
+            Signal(init=params.batch == 1), Signal(), Signal())
+        begins = Signal()
+        tiles = Signal(params.stage_layout["tiles"].shape)
+        headers = Signal(params.stage_layout["headers"].shape)
+        sequence_ends, tile_ends, job_ends = Signal(), Signal(), Signal()
         m.d.comb += [
-            beat.first.eq(beat.tile == 0),
             beat.last.eq(last_tile),
-            last_sequence.eq(beat.sequence == params.batch - 1),
-            last_tile.eq(beat.tile + 1 == stage.tiles),
-            last_header.eq(headers == 1),
             beat.valid.eq(active & ready & (room | ~begins)),
             reserve.eq(beat.valid & begins),
-            self.jobs.ready.eq(
-                ~active | (beat.valid & last_sequence & last_tile & last_header)),
+            sequence_ends.eq(beat.valid & last_sequence),
+            tile_ends.eq(sequence_ends & last_tile),
+            job_ends.eq(tile_ends & last_header),
+            self.jobs.ready.eq(~active | job_ends),
         ]
         with m.If(beat.valid):
-            m.d.sync += beat.sequence.eq(Mux(last_sequence, 0, beat.sequence + 1))
-            with m.If(last_sequence):
-                m.d.sync += [beat.tile.eq(Mux(last_tile, 0, beat.tile + 1)),
-                             beat.weight.eq(beat.weight + 1)]
-                with m.If(last_tile):
-                    m.d.sync += headers.eq(headers - 1)
-        with m.If(self.jobs.ready):
-            following = Array(self.stages)[self.jobs.payload]
+            m.d.sync += begins.eq(0)
+            if params.batch > 1:
+                m.d.sync += [
+                    beat.sequence.eq(Mux(last_sequence, 0, beat.sequence + 1)),
+                    last_sequence.eq(beat.sequence == params.batch - 2)]
+        with m.If(sequence_ends):
             m.d.sync += [
-                active.eq(self.jobs.valid), beat.phase.eq(self.jobs.payload),
-                headers.eq(following.headers), beat.weight.eq(following.weight)]
+                beat.weight.eq(beat.weight + 1), beat.first.eq(last_tile), begins.eq(last_tile),
+                beat.tile.eq(Mux(last_tile, 0, beat.tile + 1)),
+                last_tile.eq(Mux(last_tile, tiles == 1, beat.tile + 2 == tiles))]
+        with m.If(tile_ends):
+            m.d.sync += [headers.eq(headers - 1), last_header.eq(headers == 2)]
+        with m.If(self.jobs.ready):
+            stage = Array(self.stages)[self.jobs.payload]
+            m.d.sync += [
+                active.eq(self.jobs.valid), beat.phase.eq(self.jobs.payload), begins.eq(1),
+                beat.first.eq(1), headers.eq(stage.headers), last_header.eq(stage.headers == 1),
+                tiles.eq(stage.tiles), last_tile.eq(stage.tiles == 1),
+                beat.weight.eq(stage.weight)]
 
     def _array(self, m, beat):
         """The clusters, and the sums of their sequences behind them."""
@@ -261,15 +269,14 @@ class Products(wiring.Component):
             if after is not None:
                 m.d.comb += after[row].eq(total)
 
-        m.submodules.queue = queue = fifo.SyncFIFO(
-            width=params.sum_layout.size, depth=self.depth)
+        # The issuer sees to it that there is room.
+        m.submodules.queue = queue = BypassFifo(
+            params.sum_layout, depth=self.depth, may_fill=False)
         m.d.comb += [
-            queue.w_en.eq(steps.flags(valid & last, 1, "ended")[-1]),
-            queue.w_data.eq(sums),
-            self.sums.valid.eq(queue.r_rdy),
-            self.sums.payload.eq(queue.r_data),
-            queue.r_en.eq(self.sums.ready),
+            queue.incoming.valid.eq(steps.flags(valid & last, 1, "ended")[-1]),
+            queue.incoming.payload.eq(sums),
         ]
+        wiring.connect(m, queue.outgoing, wiring.flipped(self.sums))
 
     def _added(self, m, row, operand, before, first):
         """The sum of a row so far; of the ECP5, one LUT for each bit."""

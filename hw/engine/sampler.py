@@ -35,8 +35,10 @@ class TokenSampler(wiring.Component):
     stages : ``In(params.stage_layout).array(phases)``
     wanted : ``In(sequences)``
         Of which sequences a token is asked for: only for these a random number is drawn.
+    warm : ``In(sequences)``
+        Whose ``beta`` is not 0; of others the token is the largest.
     owner, beta : ``Out``, ``In``
-        The sequence whose ``beta`` is read in the same cycle; 0 is greedy.
+        The sequence whose ``beta`` is read in the same cycle.
     seed, seed_owner, reseed : ``In``
         Starts the numbers of a sequence, with 1 in place of 0; not while ``drawing``.
     drawing : ``Out(1)``
@@ -53,6 +55,7 @@ class TokenSampler(wiring.Component):
             "results_valid": In(1),
             "stages": In(params.stage_layout).array(params.phases),
             "wanted": In(params.sequences),
+            "warm": In(params.sequences),
             "owner": Out(index),
             "beta": In(BETA_BITS),
             "seed": In(SEED_BITS),
@@ -102,7 +105,7 @@ class TokenSampler(wiring.Component):
         amount = Signal(self._units.total_bits)
         left = rest - amount
         m.d.comb += amount.eq(word_sum)
-        draws = self.wanted.bit_select(self.owner, 1) & self.beta.any()
+        draws = (self.wanted & self.warm).bit_select(self.owner, 1)
         with m.FSM():
             with m.State("IDLE"):
                 for index, flag in enumerate(complete):

@@ -34,7 +34,7 @@ class VectorStore(wiring.Component):
     elements, elements_valid : ``In``
         Channels to be written; lanes beyond ``cell_lanes`` are read if ``wide``.
     complete : ``Out(1)``
-        The last channels of a vector have been written; its maximum can be read from three cycles
+        The last channels of a vector have been written; its maximum can be read from two cycles
         later on.
     sequence, maximum
         Whose maximum is read in the same cycle.
@@ -116,7 +116,7 @@ class VectorStore(wiring.Component):
             read.addr.eq(self.sequence),
             self.maximum.eq(read.data[1:] + read.data[0]),
             self.complete.eq(
-                steps.flags(self.elements_valid & elements.last, max(way - 2, 0), "complete")[-1]),
+                steps.flags(self.elements_valid & elements.last, way - 1, "complete")[-1]),
         ]
 
 

@@ -14,7 +14,7 @@ from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.engine.engine import Engine, logit_layout, prompt_layout, token_layout
 from sterna.hw.engine.engine_image import EngineImage
 from sterna.hw.engine.engine_params import EngineParams
-from sterna.hw.testbench.job import Job, Phase
+from sterna.hw.testbench.job import Job, Phase, PhaseResult
 from sterna.sim.bench.runner import Simulator, run_on
 
 __all__ = ["MODULE", "SequenceRun", "run_engine", "write_engine"]
@@ -106,7 +106,7 @@ def _predictions(requests: Sequence[tuple[int, Request]], tokens: int) -> int:
         sum(request.predictions) for _, request in requests if not request.tokens)
 
 
-def _runs(params: EngineParams, vocab: int, result) -> list[SequenceRun]:
+def _runs(params: EngineParams, vocab: int, result: PhaseResult) -> list[SequenceRun]:
     runs = [SequenceRun() for _ in range(params.sequences)]
     layout = token_layout(params)
     for word, cycle in zip(result.outputs["tokens"], result.taken_at["tokens"], strict=True):

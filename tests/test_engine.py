@@ -49,8 +49,9 @@ def requests(sequences: int, vocab: int) -> list[tuple[int, Request]]:
 
 
 def check(
-    model: QuantizedModel, params: EngineParams, work: Path, simulator: Simulator = Simulator.VERILATOR,
-    sources: list[Path] | None = None, pauses: bool = True,
+    model: QuantizedModel, params: EngineParams, work: Path, *,
+    simulator: Simulator = Simulator.VERILATOR, sources: list[Path] | None = None,
+    pauses: bool = True,
 ) -> None:
     """Run the requests of every sequence twice; tokens and logits are those of the reference."""
     image = build_image(model, params)
@@ -96,7 +97,8 @@ def test_every_sequence_follows_the_reference(
 @pytest.mark.parametrize("simulator", SIMULATORS)
 def test_both_simulators_agree(simulator: Simulator, tmp_path: Path) -> None:
     model = random_model(ModelConfig(6, 1, 9, 11), C12, seed=4)
-    check(model, EngineParams(Limits.of(model), sequences=2, **SMALL), tmp_path, simulator)
+    check(model, EngineParams(Limits.of(model), sequences=2, **SMALL), tmp_path,
+          simulator=simulator)
 
 
 def test_one_verilog_runs_every_model_within_its_limits(tmp_path: Path) -> None:
@@ -171,7 +173,7 @@ def test_impossible_sizes_are_refused(changes: dict, message: str) -> None:
 
 def test_formats_of_two_kinds_have_no_engine() -> None:
     models = [random_model(ModelConfig(8, 1, 8, 8), profile, seed=1) for profile in (S16, C12)]
-    with pytest.raises(ValueError, match="an engine has one set of formats, got models of C12, S16"):
+    with pytest.raises(ValueError, match="one set of formats, got models of C12, S16"):
         Limits.of(*models)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed
-from amaranth.lib import memory, stream, wiring
+from amaranth.lib import memory, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
@@ -110,7 +110,7 @@ class Cells(wiring.Component):
         params, results = self.params, self.results
         parts = params.post_lanes // params.cell_lanes
         shape = results.z.shape()
-        tag, part = Signal(params.tag_layout), Signal(range(max(parts, 2)))
+        part = Signal(range(max(parts, 2)))
         out_place = Signal(range(self.depth))
         stage = Array(self.stages)[results.tag.phase]
         is_ours = self.results_valid & (

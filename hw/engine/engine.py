@@ -350,7 +350,8 @@ class Engine(wiring.Component):
             shape=StructLayout({
                 "beta": BETA_BITS, "stop": 1, "stop_token": params.token_bits}),
             depth=max(count, 2), init=[], attrs=NEVER_COLLIDES)
-        write, drawn, stops = store.write_port(), *(store.read_port(domain="comb") for _ in "ab")
+        write = store.write_port()
+        drawn, stops = store.read_port(domain="comb"), store.read_port(domain="comb")
         m.d.comb += [
             write.addr.eq(asked), write.en.eq(taken & prompt.predict),
             write.data.beta.eq(prompt.beta), write.data.stop.eq(prompt.stop),

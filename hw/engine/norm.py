@@ -53,7 +53,7 @@ class Norm(wiring.Component):
     def __init__(self, params: EngineParams) -> None:
         self.params = params
         norm = params.norm
-        # Cycles between the last chunks of two vectors, so that a root is done when the next begins.
+        # Cycles between the last chunks of two vectors: a root is done when the next begins.
         self.spacing = norm.root.latency + 1
         super().__init__({
             "jobs": In(stream.Signature(1)),
@@ -75,7 +75,7 @@ class Norm(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        params, norm, profile = self.params, self.params.norm, self.params.profile
+        norm, profile = self.params.norm, self.params.profile
         steps = Pipeline(m, Const(1))
         m.submodules.table = table = ReciprocalTable(norm.table)
         m.submodules.root = root = IntegerRoot(norm.root)

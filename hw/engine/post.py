@@ -204,6 +204,7 @@ class Post(wiring.Component):
             write.addr.eq(Cat(scales.slot, sequence_of(params, scales.phase, scales.sequence))),
             write.data.eq(scales.scale),
             write.en.eq(self.scales_valid),
-            read.addr.eq(steps.delay(Cat(tag.slot, sequence_of(params, tag.phase, tag.sequence)), 1, "scale_of")),
+            read.addr.eq(steps.delay(
+                Cat(tag.slot, sequence_of(params, tag.phase, tag.sequence)), 1, "scale_of")),
         ]
         return steps.delay(read.data, _FRONT_STEPS - 1, "scale")

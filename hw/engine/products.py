@@ -1,4 +1,4 @@
-"""Ternary matrices times the vectors of a phase: clusters of columns, and what issues their beats."""
+"""Ternary matrices times the vectors of a phase: clusters of columns, and the issuer of beats."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ class Products(wiring.Component):
     """Multiplies the vectors of a phase with the matrices of its stage.
 
     A beat is a tile of the columns of ``rows`` rows, for one sequence: the sequences of the phase
-    take turns on each weight word. A beat is issued when its activations are there, and the first
-    of a group of rows when its sums will find room in the queue behind the array.
+    take turns on each weight word. A beat is issued when its activations are there, and one that
+    ends a sum when that will find room in the queue behind the array.
 
     Members
     -------
@@ -183,15 +183,13 @@ class Products(wiring.Component):
             (beat.sequence == count) & (phase == beat.phase) & (beat.tile < tiles))
 
     def _room(self, m):
-        """Whether the queue of sums has room for a group of every sequence, and a signal that
-        keeps it for one."""
-        params = self.params
+        """Whether the queue of sums has room for one more, and a signal that keeps it."""
         kept = Signal(range(self.depth + 1))
         reserve = Signal()
         gone = Signal()
         m.d.comb += gone.eq(self.sums.valid & self.sums.ready)
-        m.d.sync += kept.eq(kept + Mux(reserve, params.batch, 0) - gone)
-        return kept <= self.depth - params.batch, reserve
+        m.d.sync += kept.eq(kept + reserve - gone)
+        return kept != self.depth, reserve
 
     def _issue(self, m, beat, ready, room, reserve):
         params = self.params
@@ -199,28 +197,26 @@ class Products(wiring.Component):
         # Of the beat that is next, known a cycle ahead.
         last_sequence, last_tile, last_header = (
             Signal(init=params.batch == 1), Signal(), Signal())
-        begins = Signal()
         tiles = Signal(params.stage_layout["tiles"].shape)
         headers = Signal(params.stage_layout["headers"].shape)
         sequence_ends, tile_ends, job_ends = Signal(), Signal(), Signal()
         m.d.comb += [
             beat.last.eq(last_tile),
-            beat.valid.eq(active & ready & (room | ~begins)),
-            reserve.eq(beat.valid & begins),
+            beat.valid.eq(active & ready & (room | ~last_tile)),
+            reserve.eq(beat.valid & last_tile),
             sequence_ends.eq(beat.valid & last_sequence),
             tile_ends.eq(sequence_ends & last_tile),
             job_ends.eq(tile_ends & last_header),
             self.jobs.ready.eq(~active | job_ends),
         ]
-        with m.If(beat.valid):
-            m.d.sync += begins.eq(0)
-            if params.batch > 1:
+        if params.batch > 1:
+            with m.If(beat.valid):
                 m.d.sync += [
                     beat.sequence.eq(Mux(last_sequence, 0, beat.sequence + 1)),
                     last_sequence.eq(beat.sequence == params.batch - 2)]
         with m.If(sequence_ends):
             m.d.sync += [
-                beat.weight.eq(beat.weight + 1), beat.first.eq(last_tile), begins.eq(last_tile),
+                beat.weight.eq(beat.weight + 1), beat.first.eq(last_tile),
                 beat.tile.eq(Mux(last_tile, 0, beat.tile + 1)),
                 last_tile.eq(Mux(last_tile, tiles == 1, beat.tile + 2 == tiles))]
         with m.If(tile_ends):
@@ -228,7 +224,7 @@ class Products(wiring.Component):
         with m.If(self.jobs.ready):
             stage = Array(self.stages)[self.jobs.payload]
             m.d.sync += [
-                active.eq(self.jobs.valid), beat.phase.eq(self.jobs.payload), begins.eq(1),
+                active.eq(self.jobs.valid), beat.phase.eq(self.jobs.payload),
                 beat.first.eq(1), headers.eq(stage.headers), last_header.eq(stage.headers == 1),
                 tiles.eq(stage.tiles), last_tile.eq(stage.tiles == 1),
                 beat.weight.eq(stage.weight)]

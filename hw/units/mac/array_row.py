@@ -50,7 +50,7 @@ class ArrayRow(wiring.Component):
         })
 
     def accumulate(self, m, make, operand):
-        """Have an accumulator, which ``make`` makes, gather what each beat adds; its sum is that of the row."""
+        """Have an accumulator, which ``make`` makes, gather what each beat adds."""
         if self._bare:
             m.d.comb += self.sum.eq(operand)
             return

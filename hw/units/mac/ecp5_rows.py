@@ -32,8 +32,8 @@ from sterna.hw.units.mac.mac_params import MacParams
 from sterna.hw.units.mac.weight_codes import TRIPLES
 
 __all__ = [
-    "ADD", "ADD_NOT_B", "CHOOSE", "SELECT", "CarryChains", "Ecp5ChainRow", "Ecp5TableFiller", "Ecp5TableRow",
-    "Ecp5Tables", "Half"]
+    "ADD", "ADD_NOT_B", "CHOOSE", "SELECT", "CarryChains", "Ecp5ChainRow", "Ecp5TableFiller",
+    "Ecp5TableRow", "Ecp5Tables", "Half"]
 
 
 def half_init(propagate: Callable[[int, int, int, int], int]) -> int:

@@ -174,28 +174,33 @@ class Embedder(wiring.Component):
         per_chunk = params.quant_lanes // params.post_lanes
         active, reading = Signal(), Signal()
         phase = self.phase
-        sequence = Signal(params.batch_bits)
+        sequence, upcoming = Signal(params.batch_bits), Signal(params.batch_bits)
         words = Signal(range(params.chunks * per_chunk + 1))
         word = Signal(range(params.chunks * per_chunk))
         last_word, last_sequence = Signal(), Signal()
         depth = max(params.limits.vocab * params.vector_words, 2)
         address = Signal(range(depth), reset_less=True)
+        # Where the row of the upcoming sequence begins; long known when the one before ends.
+        token = steps.register(self.token, "token")
+        first = steps.register((token * words)[:len(address)], "first")
+        known = Cat(steps.flags(active, 2, "known")).all()
         m.d.comb += [
             last_word.eq(word + 1 == words),
             last_sequence.eq(sequence == params.batch - 1),
             self.jobs.ready.eq(~active),
-            self.owner.eq(sequence_of(params, phase, sequence)),
+            self.owner.eq(sequence_of(params, phase, upcoming)),
             self.done.eq(reading & last_word & last_sequence),
         ]
         with m.If(~active):
-            m.d.sync += [active.eq(self.jobs.valid), phase.eq(job.phase), sequence.eq(0),
+            m.d.sync += [active.eq(self.jobs.valid), phase.eq(job.phase), upcoming.eq(0),
                          words.eq(job.chunks * per_chunk)]
-        with m.Elif(~reading):
-            m.d.sync += [reading.eq(1), word.eq(0), address.eq((self.token * words)[:len(address)])]
+        with m.Elif(~reading | last_word):
+            m.d.sync += [
+                reading.eq(known & ~self.done), word.eq(0), address.eq(first),
+                sequence.eq(upcoming), upcoming.eq(upcoming + (known & ~self.done)),
+                active.eq(~self.done)]
         with m.Else():
             m.d.sync += [word.eq(word + 1), address.eq(address + 1)]
-            with m.If(last_word):
-                m.d.sync += [reading.eq(0), sequence.eq(sequence + 1), active.eq(~last_sequence)]
 
         size = params.limits.embedding_bits
         word_bits = read_block_rom(m, steps, "table", self.image.embedding,
@@ -351,22 +356,27 @@ class Engine(wiring.Component):
                 "beta": BETA_BITS, "stop": 1, "stop_token": params.token_bits}),
             depth=max(count, 2), init=[], attrs=NEVER_COLLIDES)
         write = store.write_port()
-        drawn, stops = store.read_port(domain="comb"), store.read_port(domain="comb")
+        settings = store.read_port(domain="comb")
         m.d.comb += [
             write.addr.eq(asked), write.en.eq(taken & prompt.predict),
             write.data.beta.eq(prompt.beta), write.data.stop.eq(prompt.stop),
             write.data.stop_token.eq(prompt.stop_token),
-            drawn.addr.eq(sampler.owner), sampler.beta.eq(drawn.data.beta),
-            stops.addr.eq(sampled),
+            settings.addr.eq(sampler.owner), sampler.beta.eq(settings.data.beta),
         ]
         m.submodules.left = store = memory.Memory(
             shape=LIMIT_BITS, depth=max(count, 2), init=[], attrs=NEVER_COLLIDES)
         write, left = store.write_port(), store.read_port(domain="comb")
+        left_before = Signal(LIMIT_BITS, reset_less=True)
         m.d.comb += [
-            left.addr.eq(sampled), write.en.eq(chosen | taken),
+            left.addr.eq(sampler.owner), write.en.eq(chosen | taken),
             write.addr.eq(Mux(chosen, sampled, asked)),
-            write.data.eq(Mux(chosen, left.data - 1, prompt.limit)),
+            write.data.eq(Mux(chosen, left_before - 1, prompt.limit)),
         ]
+        # Read as the token is found, a cycle before it is there.
+        steps = Pipeline(m, Const(1))
+        stop = steps.register(settings.data.stop, "stop")
+        stop_token = steps.register(settings.data.stop_token, "stop_token")
+        m.d.sync += left_before.eq(left.data)
         m.submodules.following = store = memory.Memory(
             shape=params.token_bits, depth=max(count, 2), init=[], attrs=NEVER_COLLIDES)
         write, token = store.write_port(), store.read_port(domain="comb")
@@ -382,8 +392,7 @@ class Engine(wiring.Component):
         word = Signal(token_layout(params))
         m.d.comb += [
             word.sequence.eq(sampled), word.token.eq(sampler.token),
-            word.last.eq((left.data == 1)
-                         | (stops.data.stop & (stops.data.stop_token == sampler.token))),
+            word.last.eq((left_before == 1) | (stop & (stop_token == sampler.token))),
             queue.w_data.eq(word), queue.w_en.eq(chosen),
             self.tokens.valid.eq(queue.r_rdy), self.tokens.payload.eq(queue.r_data),
             queue.r_en.eq(self.tokens.ready),

@@ -102,9 +102,9 @@ class TokenSampler(wiring.Component):
         token_word = Signal(params.token_bits)
         inside = Signal()
         wait = Signal(range(6))
-        amount = Signal(self._units.total_bits)
-        left = rest - amount
-        m.d.comb += amount.eq(word_sum)
+        weight = Signal(self._units.weight_bits)
+        tried = Signal()
+        left = rest - Mux(tried, weight, word_sum)
         draws = (self.wanted & self.warm).bit_select(self.owner, 1)
         with m.FSM():
             with m.State("IDLE"):
@@ -144,17 +144,18 @@ class TokenSampler(wiring.Component):
                     m.d.sync += [lane.eq(0), inside.eq(0), wait.eq(0)]
                     m.next = "LANE"
             with m.State("LANE"):
-                m.d.comb += amount.eq(
-                    Array(kept[index] for index in range(params.post_lanes))[lane])
-                with m.If(~inside):
+                # A lane in two cycles: its weight, then the difference.
+                m.d.sync += [tried.eq(~tried), weight.eq(
+                    Array(kept[index] for index in range(params.post_lanes))[lane])]
+                with m.If(tried & ~inside):
                     with m.If(left[-1]):
                         m.d.sync += inside.eq(1)
                     with m.Else():
                         m.d.sync += [rest.eq(left), lane.eq(lane + 1)]
-                count = Signal(range(params.post_lanes + 1))
+                count = Signal(range(2 * params.post_lanes + 1))
                 m.d.sync += count.eq(count + 1)
-                with m.If(count == params.post_lanes):
-                    m.d.sync += count.eq(0)
+                with m.If(count == 2 * params.post_lanes):
+                    m.d.sync += [count.eq(0), tried.eq(0)]
                     bits = (params.post_lanes - 1).bit_length()
                     m.d.comb += [found.eq(1), chosen.eq(Cat(lane[:bits], token_word))]
                     m.next = "CHOOSE"
@@ -286,6 +287,12 @@ class TokenSampler(wiring.Component):
         low = steps.register(random[:_DIGIT_BITS], "low")
         high = steps.register(random[_DIGIT_BITS:], "high")
         factor = steps.register(total, "factor")
-        lower = steps.register(steps.register(low * factor, "low_product")[_DIGIT_BITS:], "lower")
-        upper = steps.delay(high * factor, 2, "high_product")
-        return steps.register(lower + upper, "product")[_DIGIT_BITS:]
+        lows, highs = ([
+            steps.register(digit * part, f"{name}_product{index}") for index, part in enumerate(
+                (factor[:_DIGIT_BITS], factor[_DIGIT_BITS:]))]
+            for name, digit in (("low", low), ("high", high)))
+        # Each is shifted by a digit more than the one before, so the floors are those of the sums.
+        product = steps.register(lows[0][_DIGIT_BITS:] + lows[1], "product")
+        product = steps.register(product + steps.delay(highs[0], 1, "middle"), "sum")
+        return steps.register(
+            product[_DIGIT_BITS:] + steps.delay(highs[1], 2, "upper"), "share")

@@ -104,17 +104,19 @@ class VectorStore(wiring.Component):
         sequence = steps.delay(elements.sequence, way, "sequence")
         key, = keys
 
+        # Keys are compared, magnitudes are what is asked for.
+        depth = max(params.batch, 2)
+        m.submodules.keys = kept = memory.Memory(
+            shape=len(key), depth=depth, init=[], attrs=NEVER_COLLIDES)
         m.submodules.largest = largest = memory.Memory(
-            shape=len(key), depth=max(params.batch, 2), init=[], attrs=NEVER_COLLIDES)
-        write = largest.write_port()
-        before, read = largest.read_port(domain="comb"), largest.read_port(domain="comb")
+            shape=len(key), depth=depth, init=[], attrs=NEVER_COLLIDES)
+        before, read = kept.read_port(domain="comb"), largest.read_port(domain="comb")
+        wins = valid & (first | (key > before.data))
+        m.d.comb += [before.addr.eq(sequence), read.addr.eq(self.sequence)]
+        for write, value in ((kept.write_port(), key), (largest.write_port(), key[1:] + key[0])):
+            m.d.comb += [write.addr.eq(sequence), write.en.eq(wins), write.data.eq(value)]
         m.d.comb += [
-            before.addr.eq(sequence),
-            write.addr.eq(sequence),
-            write.en.eq(valid & (first | (key > before.data))),
-            write.data.eq(key),
-            read.addr.eq(self.sequence),
-            self.maximum.eq(read.data[1:] + read.data[0]),
+            self.maximum.eq(read.data),
             self.complete.eq(
                 steps.flags(self.elements_valid & elements.last, way - 1, "complete")[-1]),
         ]

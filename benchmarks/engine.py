@@ -32,8 +32,8 @@ def count_cycles(model: QuantizedModel, params: EngineParams) -> None:
     asked = [(number, Request((7 * number,), tokens=each))
              for number in range(params.sequences)]
     with tempfile.TemporaryDirectory(prefix="sterna-engine-") as name:
-        (runs,) = run_engine(image, write_engine(image, Path(name)), [asked],
-                             [each * params.sequences], Path(name) / "run")
+        runs = run_engine(image, write_engine(image, Path(name)), asked,
+                          each * params.sequences, Path(name) / "run")
     # Away from both ends, where not every sequence runs.
     rounds = [(run.token_cycles[5] - run.token_cycles[2]) / 3 for run in runs]
     print(f"{params.sequences} sequences: {statistics.mean(rounds) / params.sequences:,.1f} cycles "

@@ -41,23 +41,12 @@ def write_engine(image: EngineImage, folder: Path) -> list[Path]:
     return [*(folder / name for name in models), verilog]
 
 
-def prompt_words(params: EngineParams, sequence: int, request: Request) -> list[int]:
-    """Words of ``prompts`` for a request."""
-    layout = prompt_layout(params)
-    return [layout.const({
-        "sequence": sequence, "token": token, "start": request.start and not position,
-        "predict": request.predicts_after(position), "limit": request.tokens,
-        "stop": request.stop_token is not None, "stop_token": request.stop_token or 0,
-        "beta": request.beta, "seed": request.seed}).as_value().value
-        for position, token in enumerate(request.prompt)]
-
-
 def run_engine(
-    image: EngineImage, sources: Sequence[Path], phases: Sequence[Sequence[tuple[int, Request]]],
-    generated: Sequence[int], work: Path, *, simulator: Simulator = Simulator.VERILATOR,
-    random_pauses: bool = False,
-) -> list[list[SequenceRun]]:
-    """Run requests on an engine, which is reset before each phase.
+    image: EngineImage, sources: Sequence[Path], requests: Sequence[tuple[int, Request]],
+    generated: int, work: Path, *, simulator: Simulator = Simulator.VERILATOR,
+    random_pauses: bool = False, cut_after: int | None = None,
+) -> list[SequenceRun]:
+    """Reset an engine and run requests on it.
 
     Parameters
     ----------
@@ -65,19 +54,22 @@ def run_engine(
         What the engine was made of.
     sources
         Its Verilog, as :func:`write_engine` returns it.
-    phases
-        For each phase the requests and the sequence of each, in the order in which their prompts
-        are sent: one that waits keeps those behind it.
+    requests
+        The sequence of each and the request, in the order in which their prompts are sent: one
+        that waits keeps those behind it.
     generated
-        Tokens that each phase generates.
+        Tokens that are generated, all together.
     work
         Folder of the simulation.
     random_pauses
         Whether prompts come, and tokens and logits are taken, with pauses at random.
+    cut_after
+        Begin with a prompt of one token for every sequence, and reset the engine so many cycles
+        after the last of them was taken; None for no such beginning.
 
     Returns
     -------
-    What each sequence gave, in each phase.
+    What each sequence gave.
 
     Raises
     ------
@@ -86,18 +78,27 @@ def run_engine(
     """
     params, vocab = image.params, image.config.vocab
     beats = params.groups(vocab, chunks=False) * params.row_beats
-    job = Job(
-        ["prompts"], ["tokens", "logits"], 1,
-        [Phase(
-            f"phase {number}",
-            {"prompts": [word for sequence, request in requests
-                         for word in prompt_words(params, sequence, request)]},
-            {"tokens": tokens, "logits": beats * _predictions(requests, tokens)},
-            reset=True, random_pauses=random_pauses)
-         for number, (requests, tokens) in enumerate(zip(phases, generated, strict=True))],
-        patience=20_000 + 40 * params.sequences * params.most_weights)
-    results = run_on(simulator, list(sources), MODULE, job, work)
-    return [_runs(params, vocab, result) for result in results]
+    first = [(sequence, Request((0,), 9)) for sequence in range(params.sequences)]
+    phases = [] if cut_after is None else [
+        Phase("cut", {"prompts": _words(params, first)}, {}, reset=True, cut_after=cut_after)]
+    phases.append(Phase(
+        "run", {"prompts": _words(params, requests)},
+        {"tokens": generated, "logits": beats * _predictions(requests, generated)},
+        reset=True, random_pauses=random_pauses))
+    job = Job(["prompts"], ["tokens", "logits"], 1, phases,
+              patience=20_000 + 40 * params.sequences * params.most_weights)
+    return _runs(params, vocab, run_on(simulator, list(sources), MODULE, job, work)[-1])
+
+
+def _words(params: EngineParams, requests: Sequence[tuple[int, Request]]) -> list[int]:
+    """Words of ``prompts``."""
+    layout = prompt_layout(params)
+    return [layout.const({
+        "sequence": sequence, "token": token, "start": request.start and not position,
+        "predict": request.predicts_after(position), "limit": request.tokens,
+        "stop": request.stop_token is not None, "stop_token": request.stop_token or 0,
+        "beta": request.beta, "seed": request.seed}).as_value().value
+        for sequence, request in requests for position, token in enumerate(request.prompt)]
 
 
 def _predictions(requests: Sequence[tuple[int, Request]], tokens: int) -> int:

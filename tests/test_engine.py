@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import faulty_weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_cores import SHAPES, Shape
@@ -51,10 +52,11 @@ def requests(sequences: int, vocab: int) -> list[tuple[int, Request]]:
 def check(
     model: QuantizedModel, params: EngineParams, work: Path, *,
     simulator: Simulator = Simulator.VERILATOR, sources: list[Path] | None = None,
-    pauses: bool = True,
+    pauses: bool = True, made_of: QuantizedModel | None = None,
 ) -> None:
-    """Run the requests of every sequence twice; tokens and logits are those of the reference."""
-    image = build_image(model, params)
+    """Run the requests of every sequence after a reset in mid-token; tokens and logits are those of
+    the reference."""
+    image = build_image(made_of or model, params)
     sources = sources or write_engine(image, work)
     asked = requests(params.sequences, model.config.vocab)
     reference = IntegerModel(model)
@@ -62,22 +64,21 @@ def check(
                for sequence in range(params.sequences)]
     tokens = [[token for each in found for token in each.generated] for found in answers]
     logits = [[each for one in found for each in one.logits] for found in answers]
-    runs = run_engine(image, sources, [asked, asked], [sum(map(len, tokens))] * 2, work / "run",
-                      simulator=simulator, random_pauses=pauses)
-    for run in runs:
-        assert [each.tokens for each in run] == tokens
-        for each, expected in zip(run, logits, strict=True):
-            np.testing.assert_array_equal(each.logits, np.array(expected))
+    run = run_engine(image, sources, asked, sum(map(len, tokens)), work / "run",
+                     simulator=simulator, random_pauses=pauses, cut_after=150)
+    assert [each.tokens for each in run] == tokens
+    for each, expected in zip(run, logits, strict=True):
+        np.testing.assert_array_equal(each.logits, np.array(expected))
 
 
-def params_of(shape: Shape, model: QuantizedModel, **changes) -> EngineParams:
+def params_of(model: QuantizedModel, **changes) -> EngineParams:
     return EngineParams(Limits.of(model), **(SMALL | changes))
 
 
 @pytest.mark.parametrize(("shape", "sequences", "style", "changes"), [
     pytest.param(shape, sequences, style, changes,
                  id=f"{shape.name}-{sequences}-{style}-{'-'.join(changes)}",
-                 marks=[] if number < 2 else [pytest.mark.long])
+                 marks=[] if number == 1 else [pytest.mark.long])
     for number, (shape, sequences, style, changes) in enumerate([
         (SHAPES[0], 4, ArrayStyle.GENERIC, {}),
         (SHAPES[1], 1, ArrayStyle.ECP5_CHAIN, {"clusters": 1}),
@@ -90,7 +91,7 @@ def test_every_sequence_follows_the_reference(
 ) -> None:
     model = shape.model()
     changes = changes if sequences > 1 else {k: v for k, v in changes.items() if k != "phases"}
-    check(model, params_of(shape, model, sequences=sequences, style=style, **changes), tmp_path)
+    check(model, params_of(model, sequences=sequences, style=style, **changes), tmp_path)
 
 
 @pytest.mark.long
@@ -99,6 +100,13 @@ def test_both_simulators_agree(simulator: Simulator, tmp_path: Path) -> None:
     model = random_model(ModelConfig(6, 1, 9, 11), C12, seed=4)
     check(model, EngineParams(Limits.of(model), sequences=2, **SMALL), tmp_path,
           simulator=simulator)
+
+
+@pytest.mark.long
+def test_a_wrong_weight_is_noticed(tmp_path: Path) -> None:
+    model = SHAPES[0].model()
+    with pytest.raises(AssertionError):
+        check(model, params_of(model), tmp_path, made_of=faulty_weight(model))
 
 
 def test_one_verilog_runs_every_model_within_its_limits(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ class Norm(wiring.Component):
         vector = self._stream(m, steps, *self._reciprocals(
             m, steps, table, maximum, root.done, r))
         owner = self._sum(m, steps, root, *vector)
-        whose = steps.delay(owner, norm.table.latency, "whose")
+        whose = owner.shape()(steps.delay(owner, norm.table.latency, "whose"))
         rooted = steps.flags(root.done, norm.table.latency, "rooted")[-1]
         self._scale(m, steps, rooted, whose, v[:norm.scale_bits])
         return m
@@ -230,11 +230,14 @@ class Norm(wiring.Component):
         v = Signal(len(value), reset_less=True)
         owner = Signal(StructLayout({"phase": 1, "sequence": params.batch_bits}))
         slot, active = Signal(range(MAX_SLOTS)), Signal()
+        mantissa = Signal(profile.mantissa_bits, reset_less=True)
         with m.If(rooted):
-            m.d.sync += [v.eq(value), owner.eq(whose), slot.eq(0), active.eq(1)]
+            m.d.sync += [v.eq(value), owner.eq(whose), slot.eq(0), active.eq(1),
+                         mantissa.eq(Array(self.stages)[whose.phase].k[0])]
         with m.Elif(active):
-            m.d.sync += [slot.eq(slot + 1), active.eq(slot != MAX_SLOTS - 1)]
-        mantissa = Array(Array(self.stages)[owner.phase].k[i] for i in range(MAX_SLOTS))[slot]
+            k = Array(self.stages)[owner.phase].k
+            m.d.sync += [slot.eq(slot + 1), active.eq(slot != MAX_SLOTS - 1),
+                         mantissa.eq(Array(k[i] for i in range(1, MAX_SLOTS))[slot])]
         product = steps.register(v * mantissa, "product")
         scale = round_shift(product, profile.combine_shift)[:profile.scale_bits]
         m.d.comb += [

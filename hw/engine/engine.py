@@ -180,10 +180,11 @@ class Embedder(wiring.Component):
         last_word, last_sequence = Signal(), Signal()
         depth = max(params.limits.vocab * params.vector_words, 2)
         address = Signal(range(depth), reset_less=True)
-        # Where the row of the upcoming sequence begins; long known when the one before ends.
+        # Where the row of the upcoming sequence begins: known two cycles after which one it is.
         token = steps.register(self.token, "token")
         first = steps.register((token * words)[:len(address)], "first")
-        known = Cat(steps.flags(active, 2, "known")).all()
+        changes, known = Signal(), Signal()
+        m.d.comb += known.eq(~Cat(steps.flags(changes, 2, "changed")[1:]).any())
         m.d.comb += [
             last_word.eq(word + 1 == words),
             last_sequence.eq(sequence == params.batch - 1),
@@ -192,9 +193,11 @@ class Embedder(wiring.Component):
             self.done.eq(reading & last_word & last_sequence),
         ]
         with m.If(~active):
+            m.d.comb += changes.eq(1)
             m.d.sync += [active.eq(self.jobs.valid), phase.eq(job.phase), upcoming.eq(0),
                          words.eq(job.chunks * per_chunk)]
         with m.Elif(~reading | last_word):
+            m.d.comb += changes.eq(known)
             m.d.sync += [
                 reading.eq(known & ~self.done), word.eq(0), address.eq(first),
                 sequence.eq(upcoming), upcoming.eq(upcoming + (known & ~self.done)),

@@ -332,7 +332,7 @@ class Engine(wiring.Component):
 
         # A prompt waits for its sequence, and while the memories take something else.
         prompt = self.prompts.payload
-        asked = prompt.sequence
+        asked = prompt.sequence if count > 1 else Const(0, 1)
         taken = self.prompts.valid & self.prompts.ready
         m.d.comb += [
             self.prompts.ready.eq(

@@ -17,9 +17,9 @@ from sterna.hw.engine.engine_params import EngineParams
 from sterna.hw.testbench.job import Job, Phase, PhaseResult
 from sterna.sim.bench.runner import Simulator, run_on
 
-__all__ = ["MODULE", "SequenceRun", "run_engine", "write_engine"]
+__all__ = ["SequenceRun", "run_engine", "write_engine"]
 
-MODULE = "engine"
+_MODULE = "engine"
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class SequenceRun:
 def write_engine(image: EngineImage, folder: Path) -> list[Path]:
     """Write the Verilog of an engine and of the cells it uses; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    verilog = write_verilog(Engine(image), MODULE, folder)
+    verilog = write_verilog(Engine(image), _MODULE, folder)
     models = cell_models(verilog.read_text(encoding="utf-8"))
     for name, text in models.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -87,7 +87,7 @@ def run_engine(
         reset=True, random_pauses=random_pauses))
     job = Job(["prompts"], ["tokens", "logits"], 1, phases,
               patience=20_000 + 40 * params.sequences * params.most_weights)
-    return _runs(params, vocab, run_on(simulator, list(sources), MODULE, job, work)[-1])
+    return _runs(params, vocab, run_on(simulator, list(sources), _MODULE, job, work)[-1])
 
 
 def _words(params: EngineParams, requests: Sequence[tuple[int, Request]]) -> list[int]:

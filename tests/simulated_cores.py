@@ -12,7 +12,7 @@ from sterna.model.profile import PROFILES
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.synthetic import random_model
 
-__all__ = ["SHAPES", "Shape"]
+__all__ = ["SHAPES", "Shape", "assert_same_model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +73,15 @@ SHAPES = [
     Shape(ModelConfig(6, 1, 10, 20), "S16", 4, 32),
     Shape(ModelConfig(50, 2, 30, 40), "C12", 2, 16, sequences=2, kind="ends", quant_lanes=2),
 ]
+
+
+def assert_same_model(model: QuantizedModel, expected: QuantizedModel) -> None:
+    """Fail if a model that was unpacked has another shape or another number in it."""
+    assert model.config == expected.config
+    for name, projection in expected.projections.items():
+        other = model.projections[name]
+        np.testing.assert_array_equal(other.weight, projection.weight)
+        np.testing.assert_array_equal(other.bias, projection.bias)
+        assert (other.k, other.shift) == (projection.k, projection.shift), name
+    np.testing.assert_array_equal(model.embedding, expected.embedding)
+    np.testing.assert_array_equal(model.sigmoid, expected.sigmoid)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from amaranth.hdl import Fragment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_cores import SHAPES, Shape
+from simulated_cores import SHAPES, Shape, assert_same_model
 
 from sterna.hw.core.core import MatMulFreeCore
 from sterna.hw.core.plan.core_params import CoreParams, StageKind, program
@@ -30,15 +29,7 @@ def params_of(shape: Shape) -> CoreParams:
 
 
 def check_same(model: QuantizedModel, image: CoreImage) -> None:
-    unpacked = unpack_image(image, model.tokenizer)
-    assert unpacked.config == model.config
-    for name, projection in model.projections.items():
-        other = unpacked.projections[name]
-        np.testing.assert_array_equal(other.weight, projection.weight)
-        np.testing.assert_array_equal(other.bias, projection.bias)
-        assert (other.k, other.shift) == (projection.k, projection.shift), name
-    np.testing.assert_array_equal(unpacked.embedding, model.embedding)
-    np.testing.assert_array_equal(unpacked.sigmoid, model.sigmoid)
+    assert_same_model(unpack_image(image, model.tokenizer), model)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)

@@ -11,7 +11,7 @@ import pytest
 from conftest import faulty_weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_cores import SHAPES, Shape
+from simulated_cores import SHAPES, Shape, assert_same_model
 
 from sterna.hw.core.plan.request import Request
 from sterna.hw.emit.verilog import verilog_files
@@ -33,8 +33,12 @@ STYLES = [ArrayStyle.GENERIC, ArrayStyle.ECP5_CHAIN, ArrayStyle.XC7_PAIR]
 SMALL = {"rows": 4, "cols": 8, "clusters": 2, "post_lanes": 2, "cell_lanes": 1, "quant_lanes": 4}
 
 
-def requests(sequences: int, vocab: int) -> list[tuple[int, Request]]:
-    """A distinct prompt for each sequence; then those that are done are replaced, one goes on."""
+def requests(sequences: int, model: QuantizedModel) -> list[tuple[int, Request]]:
+    """A distinct prompt for each sequence; then those that are done are replaced, one goes on.
+
+    The longest answer ends early, with a token that it has.
+    """
+    vocab = model.config.vocab
     rng = np.random.default_rng(sequences)
 
     def request(sequence: int, **changes) -> Request:
@@ -43,8 +47,10 @@ def requests(sequences: int, vocab: int) -> list[tuple[int, Request]]:
         return replace(usual, **changes)
 
     first = [(each, request(each)) for each in range(sequences)]
-    longest = (sequences - 1, replace(first[-1][1], tokens=9))
-    return [*first[:-1], longest, (0, request(0, tokens=3, start=False)),
+    longest = replace(first[-1][1], tokens=9)
+    stop, = answer(IntegerModel(model), [longest])
+    longest = replace(longest, stop_token=stop.generated[5])
+    return [*first[:-1], (sequences - 1, longest), (0, request(0, tokens=3, start=False)),
             *((each, request(each + 1)) for each in range(1, sequences // 2)),
             (0, request(0, tokens=0, prompt=(1, 0, 1), predict=(True, False, True)))]
 
@@ -58,7 +64,7 @@ def check(
     the reference."""
     image = build_image(made_of or model, params)
     sources = sources or write_engine(image, work)
-    asked = requests(params.sequences, model.config.vocab)
+    asked = requests(params.sequences, model)
     reference = IntegerModel(model)
     answers = [answer(reference, [each for owner, each in asked if owner == sequence])
                for sequence in range(params.sequences)]
@@ -135,14 +141,7 @@ def test_any_model_unpacks_to_itself(d, layers, dff, vocab, seed, profile, style
     model = random_model(ModelConfig(d, layers, dff, vocab), profile, seed=seed)
     limits = replace(Limits.of(model), width=d + 3, layers=layers + 1)
     image = build_image(model, EngineParams(limits, **SMALL | {"rows": rows}, style=style))
-    unpacked = unpack_image(image, model.tokenizer)
-    assert unpacked.config == model.config
-    for name, projection in model.projections.items():
-        other = unpacked.projections[name]
-        np.testing.assert_array_equal(other.weight, projection.weight)
-        np.testing.assert_array_equal(other.bias, projection.bias)
-        assert (other.k, other.shift) == (projection.k, projection.shift), name
-    np.testing.assert_array_equal(unpacked.embedding, model.embedding)
+    assert_same_model(unpack_image(image, model.tokenizer), model)
 
 
 @pytest.mark.parametrize(("config", "profile", "message"), [

@@ -7,7 +7,8 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.engine.engine_params import EngineParams, StageKind
+from sterna.hw.core.plan.core_params import StageKind
+from sterna.hw.engine.engine_params import EngineParams
 from sterna.hw.engine.post import result_layout
 from sterna.hw.engine.products import sequence_of
 from sterna.hw.engine.vectors import element_layout

@@ -7,11 +7,12 @@ from amaranth.lib import fifo, memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
+from sterna.hw.core.plan.core_params import StageKind
 from sterna.hw.core.queues import TaskQueue
 from sterna.hw.engine.block_rom import read_block_rom
 from sterna.hw.engine.cells import Cells
 from sterna.hw.engine.engine_image import EngineImage
-from sterna.hw.engine.engine_params import EngineParams, StageKind
+from sterna.hw.engine.engine_params import EngineParams
 from sterna.hw.engine.norm import Norm
 from sterna.hw.engine.post import Post, result_layout
 from sterna.hw.engine.products import Products, sequence_of

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sterna.hw.engine.engine_params import MAX_SLOTS, EngineParams, StageKind
+from sterna.hw.core.plan.core_params import MAX_SLOTS, STAGE_PARTS, StageKind
+from sterna.hw.engine.engine_params import EngineParams
 from sterna.hw.parts.bits import from_ints, signed_elements, to_bits, to_ints
 from sterna.hw.units.mac.weight_packing import row_codes, row_trits
 from sterna.model.config import ModelConfig
@@ -17,21 +18,13 @@ from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
 __all__ = ["EngineImage", "build_image", "unpack_image"]
 
-_PARTS = (
-    (StageKind.MLGRU, ("mlgru.f", "mlgru.c", "mlgru.g")),
-    (StageKind.RESIDUAL, ("mlgru.out",)),
-    (StageKind.GLU, ("glu.gate", "glu.up")),
-    (StageKind.RESIDUAL, ("glu.down",)),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class EngineImage:
     """The memories of an engine that hold a model.
 
     ``stages``, ``headers``: words of ``params.stage_layout`` and ``params.header_layout``.
     ``weights``: codes of ``rows * cols`` trits, two bits each, row by row. ``embedding``: words of
-    ``post_lanes`` elements, ``vector_words`` of them for a token. ``config``: of the model.
+    ``post_lanes`` elements, those of a token side by side. ``config``: of the model.
     """
 
     params: EngineParams
@@ -41,16 +34,11 @@ class EngineImage:
     weights: list[int]
     embedding: list[int]
 
-    @property
-    def vector_words(self) -> int:
-        """Words of a row of the embedding."""
-        return self.params.groups(self.config.d) * self.params.row_beats
-
 
 def stage_names(layers: int) -> list[tuple[StageKind, tuple[str, ...]]]:
     """What the stages of a token multiply with, in their order."""
     named = [(kind, tuple(f"layer{layer}.{part}" for part in parts))
-             for layer in range(layers) for kind, parts in _PARTS]
+             for layer in range(layers) for kind, parts in STAGE_PARTS]
     return [*named, (StageKind.HEAD, ("head",))]
 
 

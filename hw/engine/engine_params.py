@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
 from amaranth.hdl import signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
+from sterna.hw.core.plan.core_params import MAX_SLOTS, StageKind
 from sterna.hw.parts.bits import signed_bits
 from sterna.hw.parts.requantize import RequantizeParams
 from sterna.hw.units.glu import GluParams
@@ -19,24 +19,7 @@ from sterna.model.checks import check_whole, one_of
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["MAX_SLOTS", "EngineParams", "Limits", "StageKind"]
-
-MAX_SLOTS = 3
-"""Most matrices interleaved in a stage: f, c and g."""
-
-
-class StageKind(enum.IntEnum):
-    """Where the results of a stage go."""
-
-    MLGRU = 0
-    """f, c and g: to the MLGRU lanes."""
-    RESIDUAL = 1
-    """out or down: added to the residual stream."""
-    GLU = 2
-    """gate and up: to the GLU lanes."""
-    HEAD = 3
-    """The logits."""
-
+__all__ = ["EngineParams", "Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:

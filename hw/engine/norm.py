@@ -7,7 +7,8 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.engine.engine_params import MAX_SLOTS, EngineParams
+from sterna.hw.core.plan.core_params import MAX_SLOTS
+from sterna.hw.engine.engine_params import EngineParams
 from sterna.hw.engine.products import act_layout
 from sterna.hw.parts.arithmetic import round_shift, square_of, square_parts
 from sterna.hw.parts.digit_serial import IntegerRoot

@@ -7,9 +7,10 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
+from sterna.hw.core.plan.core_params import MAX_SLOTS, StageKind
 from sterna.hw.engine.block_rom import read_block_rom
 from sterna.hw.engine.engine_image import EngineImage
-from sterna.hw.engine.engine_params import MAX_SLOTS, EngineParams, StageKind
+from sterna.hw.engine.engine_params import EngineParams
 from sterna.hw.engine.norm import scale_layout
 from sterna.hw.engine.products import sequence_of
 from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
@@ -52,15 +53,14 @@ class Post(wiring.Component):
         There is room for the pre-activations of a group of every sequence; such a group begins.
     logit_room, takes_logits : ``In(1)``, ``Out(1)``
         There is room for a beat of logits; such a beat is taken.
-    ``results``, ``results_valid`` : ``Out``
-    done, done_phase : ``Out(1)``
-        In this cycle the last sums of a job are taken.
+    results, results_valid : ``Out``
+    coming : ``Out(params.tag_layout)``
+        Whose results come ``params.requantize.latency`` cycles later, if any do.
     """
 
     def __init__(self, image: EngineImage) -> None:
         self.image = image
         self.params = params = image.params
-        self.latency = _FRONT_STEPS + params.requantize.latency
         super().__init__({
             "jobs": In(stream.Signature(1)),
             "stages": In(params.stage_layout).array(params.phases),
@@ -77,7 +77,6 @@ class Post(wiring.Component):
             "takes_logits": Out(1),
             "results": Out(result_layout(params)),
             "results_valid": Out(1),
-            # Steps ahead of the results: whose will come.
             "coming": Out(params.tag_layout),
         })
 

@@ -7,7 +7,8 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.engine.engine_params import EngineParams, StageKind
+from sterna.hw.core.plan.core_params import StageKind
+from sterna.hw.engine.engine_params import EngineParams
 from sterna.hw.engine.post import result_layout
 from sterna.hw.engine.products import sequence_of
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
@@ -90,10 +91,10 @@ class TokenSampler(wiring.Component):
             m.d.sync += sequence.eq(Mux(last, 0, sequence + 1))
 
         # Draws: the weights of the logits, read word by word.
-        first_beta, largest = Signal(BETA_BITS), Signal.like(best.value)
+        beta, largest = Signal(BETA_BITS), Signal.like(best.value)
         reading = Signal()
         weights, word_sum, arrived, arrived_word, over = self._weigh(
-            m, steps, reading, phase, largest, first_beta)
+            m, steps, reading, phase, largest, beta)
         random = self._random(m)
         total = Signal(self._units.total_bits)
         share = self._share(m, steps, random, total)
@@ -114,7 +115,7 @@ class TokenSampler(wiring.Component):
                         m.next = "CHOOSE"
             with m.State("CHOOSE"):
                 m.d.comb += chosen.eq(best.token)
-                m.d.sync += [largest.eq(best.value), first_beta.eq(self.beta), total.eq(0)]
+                m.d.sync += [largest.eq(best.value), beta.eq(self.beta), total.eq(0)]
                 with m.If(draws):
                     m.d.comb += self.drawing.eq(1)
                     m.d.sync += reading.eq(1)
@@ -141,7 +142,7 @@ class TokenSampler(wiring.Component):
                     with m.Else():
                         m.d.sync += rest.eq(left)
                 with m.If(over):
-                    m.d.sync += [lane.eq(0), inside.eq(0), wait.eq(0)]
+                    m.d.sync += [lane.eq(0), inside.eq(0)]
                     m.next = "LANE"
             with m.State("LANE"):
                 # A lane in two cycles: its weight, then the difference.

@@ -22,7 +22,8 @@ from sterna.model.checks import check_whole, one_of
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 
-__all__ = ["COMPACT", "MAX_SEQUENCES", "MAX_SLOTS", "CoreParams", "Stage", "StageKind", "program"]
+__all__ = ["COMPACT", "MAX_SEQUENCES", "MAX_SLOTS", "STAGE_PARTS", "CoreParams", "Stage",
+           "StageKind", "program"]
 
 MAX_SEQUENCES = 2
 """Independent sequences that can be interleaved on one array."""
@@ -227,12 +228,13 @@ class Stage:
         return self.headers * self.tiles
 
 
-_PARTS = (
+STAGE_PARTS = (
     (StageKind.MLGRU, ("mlgru.f", "mlgru.c", "mlgru.g")),
     (StageKind.RESIDUAL, ("mlgru.out",)),
     (StageKind.GLU, ("glu.gate", "glu.up")),
     (StageKind.RESIDUAL, ("glu.down",)),
 )
+"""The stages of a layer, and the matrices of each."""
 
 
 def program(params: CoreParams) -> list[Stage]:
@@ -245,7 +247,7 @@ def program(params: CoreParams) -> list[Stage]:
     """
     named = [
         (kind, tuple(f"layer{layer}.{part}" for part in parts))
-        for layer in range(params.config.layers) for kind, parts in _PARTS]
+        for layer in range(params.config.layers) for kind, parts in STAGE_PARTS]
     named.append((StageKind.HEAD, ("head",)))
 
     shapes = params.config.projections()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from amaranth.sim import Simulator as AmaranthSimulator
 from conftest import faulty_weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +20,8 @@ from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.engine.engine import Engine
 from sterna.hw.engine.engine_image import EngineImage, build_image, unpack_image
 from sterna.hw.engine.engine_params import EngineParams, Limits
+from sterna.hw.engine.image_reader import ImageReader, ImageStatus
+from sterna.hw.engine.linear_image import pack_image, read_image
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
@@ -100,6 +104,25 @@ def test_every_sequence_follows_the_reference(
     check(model, params_of(model, sequences=sequences, style=style, **changes), tmp_path)
 
 
+@pytest.mark.parametrize(("port", "sequences", "ring", "shape", "style", "changes"), [
+    (64, 4, 16, SHAPES[0], ArrayStyle.GENERIC, {}),
+    *(pytest.param(*case, marks=pytest.mark.long) for case in (
+        (16, 1, 16, SHAPES[1], ArrayStyle.ECP5_CHAIN, {"clusters": 1}),
+        (512, 2, 16, SHAPES[2], ArrayStyle.GENERIC, {}),
+        (32, 16, 32, SHAPES[3], ArrayStyle.ECP5_CHAIN, {"cell_lanes": 2, "rows": 8}),
+        (128, 4, 512, SHAPES[4], ArrayStyle.GENERIC, {"post_lanes": 4, "quant_lanes": 8,
+                                                     "cols": 16})))])
+def test_an_image_behind_a_port_gives_the_same_words(
+    port: int, sequences: int, ring: int, shape: Shape, style: ArrayStyle, changes: dict,
+    tmp_path: Path,
+) -> None:
+    model = shape.model()
+    params = params_of(
+        model, port_bits=port, sequences=sequences, ring=ring, style=style, **changes)
+    sources = write_engine(build_image(model, params), tmp_path, pauses=True)
+    check(model, params, tmp_path, sources=sources)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("simulator", SIMULATORS)
 def test_both_simulators_agree(simulator: Simulator, tmp_path: Path) -> None:
@@ -135,13 +158,86 @@ def test_one_verilog_runs_every_model_within_its_limits(tmp_path: Path) -> None:
 @given(
     d=st.integers(1, 40), layers=st.integers(1, 3), dff=st.integers(1, 60),
     vocab=st.integers(2, 90), seed=st.integers(0, 99), profile=st.sampled_from([S16, C12]),
-    style=st.sampled_from(STYLES), rows=st.sampled_from([2, 4, 16]))
+    style=st.sampled_from(STYLES), rows=st.sampled_from([2, 4, 16]),
+    port=st.sampled_from([16, 64, 512]))
 @settings(max_examples=40)
-def test_any_model_unpacks_to_itself(d, layers, dff, vocab, seed, profile, style, rows) -> None:
+def test_any_model_unpacks_to_itself(
+    d, layers, dff, vocab, seed, profile, style, rows, port,
+) -> None:
     model = random_model(ModelConfig(d, layers, dff, vocab), profile, seed=seed)
     limits = replace(Limits.of(model), width=d + 3, layers=layers + 1)
-    image = build_image(model, EngineParams(limits, **SMALL | {"rows": rows}, style=style))
+    params = EngineParams(limits, **SMALL | {"rows": rows}, style=style)
+    image = build_image(model, params)
     assert_same_model(unpack_image(image, model.tokenizer), model)
+    behind = build_image(model, replace(
+        params, port_bits=port, phases=0, style=ArrayStyle.GENERIC))
+    assert read_image(pack_image(behind), behind.params) == behind
+
+
+def boot(params: EngineParams, images: list[bytes]) -> list[ImageStatus]:
+    """What an image reader says of each image, one after the other; a cut one is read as zeros."""
+    reader = ImageReader(params)
+    contents: list[int] = []
+    found = []
+
+    async def memory(ctx):
+        ctx.set(reader.reads.ready, 1)
+        place = left = 0
+        while (status := ctx.get(reader.status)) == ImageStatus.LOADING:
+            ctx.set(reader.data.valid, left > 0)
+            ctx.set(reader.data.payload, contents[place] if place < len(contents) else 0)
+            *_, asks, read, takes = await ctx.tick().sample(
+                reader.reads.valid, reader.reads.payload, reader.data.valid & reader.data.ready)
+            if asks:
+                place, left = read.address, read.count
+            place, left = place + takes, left - takes
+        found.append(status)
+
+    simulator = AmaranthSimulator(reader)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(memory)
+    for image in images:
+        size = params.port_bits // 8
+        contents[:] = [int.from_bytes(image[at:at + size], "little")
+                       for at in range(0, len(image), size)]
+        if found:
+            simulator.reset()
+        simulator.run()
+    return found
+
+
+def with_word(image: bytes, index: int, value: int) -> bytes:
+    """An image with another word of 32 bits, and a CRC-32 that is right."""
+    changed = image[:4 * index] + value.to_bytes(4, "little") + image[4 * index + 4:-4]
+    return changed + zlib.crc32(changed).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("port", [16, 64, 512])
+def test_a_reader_runs_a_whole_image_and_no_other(port: int) -> None:
+    model = random_model(ModelConfig(6, 1, 9, 11), S16, seed=4)
+    params = params_of(model, port_bits=port)
+    image = pack_image(build_image(model, params))
+    rng = np.random.default_rng(port)
+    flipped = [bytes(image[:at]) + bytes([image[at] ^ 1 << int(bit)]) + bytes(image[at + 1:])
+               for at, bit in zip(rng.integers(64, len(image), size=6), rng.integers(0, 8, size=6),
+                                  strict=True)]
+    cases = [
+        (image, ImageStatus.RUNNING, None),
+        (with_word(image, 0, 0x46554747), ImageStatus.NO_IMAGE, "the magic of the image is 0x4655"),
+        (with_word(image, 1, 2), ImageStatus.VERSION, "the version of the image is 0x2, not 0x1"),
+        (pack_image(build_image(model, replace(
+            params, limits=replace(params.limits, vocab=12)))),
+         ImageStatus.OTHER_ENGINE, "for an engine of other limits"),
+        (with_word(image, 3, 0), ImageStatus.DAMAGED, "its header says 0"),
+        (image[:len(image) // 2], ImageStatus.DAMAGED, "its header says"),
+        *((each, ImageStatus.DAMAGED, "the image is damaged") for each in flipped),
+    ]
+    assert boot(params, [each for each, _, _ in cases]) == [status for _, status, _ in cases]
+    for each, _, message in cases[1:]:
+        with pytest.raises(ValueError, match=message):
+            read_image(each, params)
+    with pytest.raises(ValueError, match="64 bytes at least, got 10"):
+        read_image(image[:10], params)
 
 
 @pytest.mark.parametrize(("config", "profile", "message"), [
@@ -172,6 +268,11 @@ def test_a_shift_beyond_the_limits_is_refused() -> None:
     ({"cell_lanes": 4}, "cell_lanes must be a whole number from 1 to 2, got 4"),
     ({"cols": 20}, "must be a multiple of clusters"),
     ({"style": "ecp5-table"}, "style must be one without tables"),
+    ({"port_bits": 64, "style": "xc7-pair"}, "the codes of xc7-pair cannot come through a port"),
+    ({"port_bits": 64, "sequences": 2, "phases": 2}, "with a port there is one"),
+    ({"port_bits": 24}, "port_bits must be a power of two, got 24"),
+    ({"port_bits": 8}, "port_bits must be a whole number from 16 to 512, got 8"),
+    ({"port_bits": 64, "ring": 4}, "ring must be a whole number from 6 to 65536, got 4"),
 ])
 def test_impossible_sizes_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -13,6 +13,7 @@ from sterna.hw.engine.block_rom import read_block_rom
 from sterna.hw.engine.cells import Cells
 from sterna.hw.engine.engine_image import EngineImage
 from sterna.hw.engine.engine_params import EngineParams
+from sterna.hw.engine.image_reader import ImageReader, ImageStatus
 from sterna.hw.engine.norm import Norm
 from sterna.hw.engine.post import Post, result_layout
 from sterna.hw.engine.products import Products, sequence_of
@@ -152,6 +153,8 @@ class Embedder(wiring.Component):
         In this cycle the last word of a phase is read.
     embedded, embedded_valid : ``Out``, for each phase
         The words.
+    tokens, rows
+        With a port, of :class:`~sterna.hw.engine.image_reader.ImageReader`.
     """
 
     def __init__(self, image: EngineImage) -> None:
@@ -166,12 +169,39 @@ class Embedder(wiring.Component):
             "done": Out(1),
             "embedded": Out(element_layout(params)).array(params.phases),
             "embedded_valid": Out(1).array(params.phases),
-        })
+        } | ({"tokens": Out(stream.Signature(params.token_bits)),
+              "rows": In(stream.Signature(params.port_bits))} if params.port_bits else {}))
 
     def elaborate(self, platform):
         m = Module()
-        params, job = self.params, self.jobs.payload
+        params = self.params
         steps = Pipeline(m, Const(1))
+        source = self._from_port if params.port_bits else self._from_rom
+        reading, sequence, word, last_word, x, way = source(m, steps)
+        # A cycle more, for the way from the memories to those of the vectors.
+        way += 1
+        valid = steps.flags(reading, way, "valid")[-1]
+        whose = element_layout(params)
+        place = Cat(Const(0, (params.post_lanes // params.cell_lanes).bit_length() - 1), word)
+        now = Signal(whose)
+        m.d.comb += [now.sequence.eq(sequence), now.place.eq(place), now.wide.eq(1),
+                     now.first.eq(word == 0), now.last.eq(last_word)]
+        later = whose(steps.delay(now, way, "whose"))
+        later_phase = steps.delay(self.phase, way, "whose_phase")
+        x = x.shape()(steps.register(x, "x"))
+        for index in range(params.phases):
+            m.d.comb += [
+                self.embedded_valid[index].eq(valid & (later_phase == index)),
+                self.embedded[index].eq(later),
+            ]
+            for lane in range(params.post_lanes):
+                m.d.comb += self.embedded[index].y[lane].eq(x[lane])
+        return m
+
+    def _from_rom(self, m, steps):
+        """Return (whether a word is read, of which sequence, its place, whether it is the last,
+        the word, so many cycles later)."""
+        params, job = self.params, self.jobs.payload
         per_chunk = params.quant_lanes // params.post_lanes
         active, reading = Signal(), Signal()
         phase = self.phase
@@ -205,27 +235,58 @@ class Embedder(wiring.Component):
                 active.eq(~self.done)]
         with m.Else():
             m.d.sync += [word.eq(word + 1), address.eq(address + 1)]
-
         size = params.limits.embedding_bits
-        word_bits = read_block_rom(m, steps, "table", self.image.embedding,
-                                   params.post_lanes * size, depth, address)
-        x = ArrayLayout(signed(size), params.post_lanes)(word_bits)
-        valid = steps.flags(reading, 2, "valid")[-1]
-        whose = element_layout(params)
-        place = Cat(Const(0, (params.post_lanes // params.cell_lanes).bit_length() - 1), word)
-        now = Signal(whose)
-        m.d.comb += [now.sequence.eq(sequence), now.place.eq(place), now.wide.eq(1),
-                     now.first.eq(word == 0), now.last.eq(last_word)]
-        later = whose(steps.delay(now, 2, "whose"))
-        later_phase = steps.delay(phase, 2, "whose_phase")
-        for index in range(params.phases):
-            m.d.comb += [
-                self.embedded_valid[index].eq(valid & (later_phase == index)),
-                self.embedded[index].eq(later),
-            ]
-            for lane in range(params.post_lanes):
-                m.d.comb += self.embedded[index].y[lane].eq(x[lane])
-        return m
+        bits = read_block_rom(m, steps, "table", self.image.embedding,
+                              params.post_lanes * size, depth, address)
+        x = ArrayLayout(signed(size), params.post_lanes)(bits)
+        return reading, sequence, word, last_word, x, 2
+
+    def _from_port(self, m, steps):
+        """Ask for the rows of all sequences; hand on their words as they come. Returns as
+        :meth:`_from_rom` does."""
+        params, job = self.params, self.jobs.payload
+        per_chunk = params.quant_lanes // params.post_lanes
+        size, port = params.element_bits, params.port_bits
+        asks, comes = Signal(), Signal()
+        words = Signal(range(params.chunks * per_chunk + 1))
+        word = Signal(range(params.chunks * per_chunk))
+        asked, sequence = Signal(params.batch_bits), Signal(params.batch_bits)
+        last_word, valid = Signal(), Signal()
+        m.d.comb += [
+            self.jobs.ready.eq(~asks & ~comes),
+            self.owner.eq(asked), self.tokens.payload.eq(self.token), self.tokens.valid.eq(asks),
+            self.done.eq(asks & self.tokens.ready & (asked == params.batch - 1)),
+            last_word.eq(word + 1 == words),
+        ]
+        with m.If(self.jobs.ready):
+            m.d.sync += [asks.eq(self.jobs.valid), comes.eq(self.jobs.valid),
+                         words.eq(job.chunks * per_chunk), asked.eq(0), sequence.eq(0)]
+        with m.If(asks & self.tokens.ready):
+            m.d.sync += [asked.eq(asked + 1), asks.eq(~self.done)]
+        with m.If(valid):
+            m.d.sync += word.eq(Mux(last_word, 0, word + 1))
+            with m.If(last_word):
+                m.d.sync += [sequence.eq(sequence + 1), comes.eq(sequence != params.batch - 1)]
+
+        # Words of the port are put together or taken apart; a row begins with one of its own.
+        ratio = params.post_lanes * size // port
+        if ratio > 1:
+            part = Signal(range(ratio))
+            held = Signal(port * (ratio - 1), reset_less=True)
+            row = Cat(held, self.rows.payload)
+            m.d.comb += [self.rows.ready.eq(1), valid.eq(self.rows.valid & (part == ratio - 1))]
+            with m.If(self.rows.valid):
+                m.d.sync += [held.eq(row[port:]), part.eq(part + 1)]
+        else:
+            parts = port // (params.post_lanes * size)
+            part = Signal(range(max(parts, 2)))
+            row = self.rows.payload.word_select(part, params.post_lanes * size)
+            m.d.comb += [self.rows.ready.eq(last_word | (part == parts - 1)),
+                         valid.eq(self.rows.valid)]
+            with m.If(self.rows.valid):
+                m.d.sync += part.eq(Mux(self.rows.ready, 0, part + 1))
+        x = ArrayLayout(signed(size), params.post_lanes)(steps.register(row, "row"))
+        return valid, sequence, word, last_word, x, 1
 
 
 class Engine(wiring.Component):
@@ -241,6 +302,9 @@ class Engine(wiring.Component):
     prompts : ``In(stream.Signature(prompt_layout(params)))``
     tokens : ``Out(stream.Signature(token_layout(params)))``
     logits : ``Out(stream.Signature(logit_layout(params)))``
+    reads, data, status
+        With a port, of :class:`~sterna.hw.engine.image_reader.ImageReader`: prompts are taken
+        while the status is ``RUNNING``. What the memories hold of an image is then not used.
     """
 
     def __init__(self, image: EngineImage) -> None:
@@ -254,11 +318,13 @@ class Engine(wiring.Component):
         self.embedder = Embedder(image)
         self.sampler = TokenSampler(params)
         self.vectors = [VectorStore(params) for _ in range(params.phases)]
+        self.reader = ImageReader(params) if params.port_bits else None
         super().__init__({
             "prompts": In(stream.Signature(prompt_layout(params))),
             "tokens": Out(stream.Signature(token_layout(params))),
             "logits": Out(stream.Signature(logit_layout(params))),
-        })
+        } | ({name: self.reader.signature.members[name] for name in ("reads", "data", "status")}
+             if self.reader else {}))
 
     def elaborate(self, platform):
         m = Module()
@@ -295,7 +361,22 @@ class Engine(wiring.Component):
                 self.residual.embedded[phase].eq(self.embedder.embedded[phase]),
                 self.residual.embedded_valid[phase].eq(self.embedder.embedded_valid[phase])]
         self._logits(m, self._sequences(m))
+        if self.reader:
+            self._read_image(m)
         return m
+
+    def _read_image(self, m):
+        m.submodules.reader = reader = self.reader
+        for name in ("reads", "data"):
+            wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(reader, name))
+        wiring.connect(m, self.embedder.tokens, reader.tokens)
+        wiring.connect(m, reader.rows, self.embedder.rows)
+        m.d.comb += [
+            self.status.eq(reader.status),
+            self.products.fill.eq(reader.weights), self.post.fill.eq(reader.headers),
+            reader.word_used.eq(self.products.word_used),
+            reader.header_used.eq(self.post.header_used),
+        ]
 
     def _logits(self, m, predicts):
         """The queue of logits that leave, and room for more."""
@@ -338,7 +419,8 @@ class Engine(wiring.Component):
         m.d.comb += [
             self.prompts.ready.eq(
                 ~(waiting | generating | held | predicts).bit_select(asked, 1)
-                & ~sampler.sampled & ~sampler.drawing),
+                & ~sampler.sampled & ~sampler.drawing
+                & (self.reader.status == ImageStatus.RUNNING if self.reader else 1)),
             sampler.reseed.eq(taken & prompt.start),
             sampler.seed.eq(prompt.seed), sampler.seed_owner.eq(asked),
         ]
@@ -426,6 +508,9 @@ class Engine(wiring.Component):
                 for index in range(own.start, own.stop):
                     with m.If(waiting[index]):
                         m.d.sync += waiting[index].eq(0)
+            if self.reader:
+                m.d.comb += [self.reader.begins.eq(begins),
+                             self.reader.predicts.eq((waiting & will_predict).any())]
             with m.If(self.embedder.done & (self.embedder.phase == phase)):
                 m.d.sync += held[own].eq(0)
             with m.If(ended):
@@ -439,8 +524,12 @@ class Engine(wiring.Component):
         layout = params.stage_layout
         m.submodules.stages = rom = memory.Memory(
             shape=layout, depth=max(params.stages, 2),
-            init=[layout.from_bits(word) for word in self.image.stages])
+            init=[] if self.reader else [layout.from_bits(word) for word in self.image.stages])
         read = rom.read_port()
+        if self.reader:
+            write = rom.write_port()
+            m.d.comb += [write.addr.eq(self.reader.stage_index), write.data.eq(self.reader.stage),
+                         write.en.eq(self.reader.stage_valid)]
         # Two phases read in turns.
         turn = Signal()
         m.d.sync += turn.eq(~turn if params.phases > 1 else 0)

@@ -19,7 +19,11 @@ from sterna.model.checks import check_whole, one_of
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["EngineParams", "Limits"]
+__all__ = ["IMAGE_HEADER_BITS", "EngineParams", "Limits"]
+
+IMAGE_HEADER_BITS = 512
+"""Bits of what an image begins with, see :mod:`sterna.hw.engine.linear_image`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -103,13 +107,16 @@ class EngineParams:
     clusters: int = 4  #: parts of the columns, each with memories of its own
     sequences: int = 1  #: sequences that share each weight word
     #: Parts of the sequences that take turns, one being normalised while the other is multiplied;
-    #: 0 for 2, or 1 if there is one sequence.
+    #: 0 for 2, or 1 if there is one sequence or a port.
     phases: int = 0
     post_lanes: int = 4  #: results made per cycle
     cell_lanes: int = 2  #: channels of MLGRU and GLU per cycle
     quant_lanes: int = 8  #: activations made per cycle
     root_digit_bits: int = 3  #: bits of a root per cycle
     style: ArrayStyle = ArrayStyle.GENERIC  #: what the array is built of; not one with tables
+    #: Bits of a word of the memory that the image comes from, through a port; 0 for ROMs.
+    port_bits: int = 0
+    ring: int = 512  #: weight words that are read ahead through a port
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "style", one_of("style", self.style, ArrayStyle))
@@ -119,7 +126,8 @@ class EngineParams:
         check_whole("sequences", self.sequences, 1, 64)
         check_whole("phases", self.phases, 0, 2)
         if self.phases == 0:
-            object.__setattr__(self, "phases", min(self.sequences, 2))
+            object.__setattr__(
+                self, "phases", 1 if self.port_bits else min(self.sequences, 2))
         check_whole("cols", self.cols, 1, 4096)
         check_whole("clusters", self.clusters, 1, self.cols)
         for name, high in (
@@ -136,6 +144,18 @@ class EngineParams:
             raise ValueError(
                 f"cols ({self.cols}) must be a multiple of clusters ({self.clusters}) times "
                 f"quant_lanes ({self.quant_lanes})")
+        if self.port_bits:
+            self._check_port()
+
+    def _check_port(self) -> None:
+        if self.phases != 1:
+            raise ValueError("two phases would read every weight twice: with a port there is one")
+        if self.style is ArrayStyle.XC7_PAIR:
+            raise ValueError(f"the codes of {self.style} cannot come through a port")
+        for name, low, high in (("port_bits", 16, 512), ("ring", 2 * self.tiles, 1 << 16)):
+            check_whole(name, getattr(self, name), low, high)
+            if not _power(getattr(self, name)):
+                raise ValueError(f"{name} must be a power of two, got {getattr(self, name)}")
 
     # Counts ------------------------------------------------------------------------
 
@@ -225,6 +245,50 @@ class EngineParams:
     def state_words(self) -> int:
         """Words of ``cell_lanes`` channels of the states of a sequence."""
         return self.limits.layers * self.groups(self.limits.width) * self.rows // self.cell_lanes
+
+    # Words of the port -------------------------------------------------------------
+
+    @property
+    def port_trits(self) -> int:
+        """Weights in a word of the port: five in a byte."""
+        return self.port_bits // 8 * 5
+
+    @property
+    def stage_parts(self) -> int:
+        """Words of the port for a stage."""
+        return self._parts(self.stage_layout.size)
+
+    @property
+    def header_parts(self) -> int:
+        """Words of the port for a word of ``header_layout``."""
+        return self._parts(self.header_layout.size)
+
+    @property
+    def weight_parts(self) -> int:
+        """Words of the port for a weight word."""
+        return -(-self.rows * self.cols // self.port_trits)
+
+    @property
+    def element_bits(self) -> int:
+        """Bits of an element of the embedding in the image: 8, or 16, or 32."""
+        return 8 << (-(-self.limits.embedding_bits // 8) - 1).bit_length()
+
+    def row_parts(self, width: int) -> int:
+        """Words of the port for the embedding of a token, of so many channels."""
+        return self._parts(self.groups(width) * self.rows * self.element_bits)
+
+    def _parts(self, bits: int) -> int:
+        return -(-bits // self.port_bits)
+
+    @property
+    def address_bits(self) -> int:
+        """Bits of the address of a word of the largest image, and of a number of words."""
+        limits = self.limits
+        words = (IMAGE_HEADER_BITS // 16 + self.stages * self.stage_parts
+                 + self.most_biases * self.row_beats * self.header_parts
+                 + self.most_weights * self.weight_parts
+                 + limits.vocab * self.row_parts(limits.width) + 2)
+        return words.bit_length()
 
     # Widths ------------------------------------------------------------------------
 

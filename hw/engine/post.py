@@ -11,9 +11,10 @@ from sterna.hw.core.plan.core_params import MAX_SLOTS, StageKind
 from sterna.hw.engine.block_rom import read_block_rom
 from sterna.hw.engine.engine_image import EngineImage
 from sterna.hw.engine.engine_params import EngineParams
+from sterna.hw.engine.image_reader import header_fill_layout
 from sterna.hw.engine.norm import scale_layout
 from sterna.hw.engine.products import sequence_of
-from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
+from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.requantize import Requantize
 
@@ -53,6 +54,10 @@ class Post(wiring.Component):
         There is room for the pre-activations of a group of every sequence; such a group begins.
     logit_room, takes_logits : ``In(1)``, ``Out(1)``
         There is room for a beat of logits; such a beat is taken.
+    fill : ``In(header_fill_layout(params))``, with a port
+        Biases and numbers of -1 weights that are read ahead: they come before the weights.
+    header_used : ``Out(1)``
+        Those of a group were used for the last sequence.
     results, results_valid : ``Out``
     coming : ``Out(params.tag_layout)``
         Whose results come ``params.requantize.latency`` cycles later, if any do.
@@ -78,14 +83,15 @@ class Post(wiring.Component):
             "results": Out(result_layout(params)),
             "results_valid": Out(1),
             "coming": Out(params.tag_layout),
-        })
+            "header_used": Out(1),
+        } | ({"fill": In(header_fill_layout(params))} if params.port_bits else {}))
 
     def elaborate(self, platform):
         m = Module()
         params = self.params
         steps = Pipeline(m, Const(1))
         tag = Signal(params.tag_layout)
-        header = Signal(range(max(params.most_biases, 2)))
+        header = Signal(range(params.ring if params.port_bits else max(params.most_biases, 2)))
         taken, part = self._take(m, tag, header)
 
         numbers = params.requantize
@@ -157,6 +163,7 @@ class Post(wiring.Component):
             self.takes_logits.eq(taken & is_head),
             sequence_ends.eq(taken & last_part),
             group_ends.eq(sequence_ends & last_sequence),
+            self.header_used.eq(group_ends),
             self.jobs.ready.eq(~active | (group_ends & last_header)),
             tag.beat.eq(Cat(part, group) if params.row_beats > 1 else group),
             tag.first.eq((group == 0) & (part == 0)),
@@ -179,18 +186,41 @@ class Post(wiring.Component):
             m.d.sync += [
                 active.eq(self.jobs.valid), tag.phase.eq(self.jobs.payload), group.eq(0),
                 left.eq(stage.headers), last_header.eq(stage.headers == 1),
-                header.eq(stage.header), tag.kind.eq(stage.kind),
+                tag.kind.eq(stage.kind),
                 is_head.eq(stage.kind == StageKind.HEAD), last_slot_number.eq(stage.last_slot),
                 begins.eq(stage.last_slot.any())]
+            if not params.port_bits:
+                m.d.sync += header.eq(stage.header)
         return taken, part
 
     def _headers(self, m, steps, header, part):
         """Biases and numbers of -1 weights, ``_BIAS_STEPS`` after their address."""
         params = self.params
         bits = params.row_beats.bit_length() - 1
+        if params.port_bits:
+            return self._read_ring(m, steps, Cat(part[:bits], header))
         return params.header_layout(read_block_rom(
             m, steps, "headers", self.image.headers, params.header_layout.size,
             params.most_biases * params.row_beats, Cat(part[:bits], header)))
+
+    def _read_ring(self, m, steps, address):
+        """A word is written when its last part is here."""
+        params, fill = self.params, self.fill
+        port, size = params.port_bits, params.header_layout.size
+        word = Signal(size, reset_less=True)
+        for part in range(params.header_parts):
+            with m.If(fill.part == part):
+                m.d.sync += word[port * part:port * part + port].eq(fill.bits)
+        m.submodules.headers = ring = memory.Memory(
+            shape=unsigned(size), depth=params.ring * params.row_beats, init=[],
+            attrs=BLOCK_RAM | NEVER_COLLIDES)
+        write, read = ring.write_port(), ring.read_port()
+        m.d.comb += [
+            write.addr.eq(steps.delay(fill.address, 1, "fill_address")),
+            write.en.eq(steps.flags(fill.valid & fill.last, 1, "filled")[-1]),
+            write.data.eq(word), read.addr.eq(address), read.en.eq(1),
+        ]
+        return params.header_layout(steps.register(read.data, "header_word"))
 
     def _scales(self, m, steps, tag):
         """The scale of a beat, ``_FRONT_STEPS`` after it."""

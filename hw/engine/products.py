@@ -11,6 +11,7 @@ from sterna.hw.core.queues import BypassFifo
 from sterna.hw.engine.block_rom import read_block_rom
 from sterna.hw.engine.engine_image import EngineImage, cluster_words
 from sterna.hw.engine.engine_params import EngineParams
+from sterna.hw.engine.image_reader import weight_fill_layout
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.mac.array_style import CHAIN_COLUMNS, ArrayStyle
@@ -37,14 +38,16 @@ def beat_layout(params: EngineParams) -> StructLayout:
     """What a cluster needs to know of a beat; ``first`` and ``last`` tile of a group."""
     return StructLayout({
         "valid": 1, "first": 1, "last": 1, "phase": 1, "sequence": params.batch_bits,
-        "tile": range(max(params.tiles, 2)), "weight": range(max(params.most_weights, 2))})
+        "tile": range(max(params.tiles, 2)),
+        "weight": range(params.ring if params.port_bits else max(params.most_weights, 2))})
 
 
 class Cluster(wiring.Component):
     """Some columns of the array: their weights and activations, a tree for each row.
 
     A beat comes from the cluster before and goes to the next a cycle later, and so does the sum
-    of a row: what this cluster adds is a register further than what it was given.
+    of a row: what this cluster adds is a register further than what it was given. Weights that
+    come through a port go the same way, as long before the beats as they come.
     """
 
     def __init__(self, image: EngineImage, index: int) -> None:
@@ -60,7 +63,8 @@ class Cluster(wiring.Component):
             "acts_valid": In(1),
             "partial": In(partial),
             "total": Out(partial),
-        })
+        } | ({"fill": In(weight_fill_layout(params)),
+              "next_fill": Out(weight_fill_layout(params))} if params.port_bits else {}))
 
     def elaborate(self, platform):
         m = Module()
@@ -68,9 +72,12 @@ class Cluster(wiring.Component):
         steps = Pipeline(m, Const(1))
         m.d.sync += self.next_beat.eq(beat)
 
-        word = read_block_rom(
-            m, steps, "weights", self._weights, 2 * params.rows * self.cols, params.most_weights,
-            beat.weight)
+        if params.port_bits:
+            word = self._read_ring(m, steps)
+        else:
+            word = read_block_rom(
+                m, steps, "weights", self._weights, 2 * params.rows * self.cols,
+                params.most_weights, beat.weight)
         acts = self._activations(m, steps)
 
         # In a chain a column is added a step after the one before it.
@@ -89,6 +96,29 @@ class Cluster(wiring.Component):
             m.d.comb += self.total[index].eq(
                 steps.register(total[:params.operand_bits].as_signed(), f"total{index}"))
         return m
+
+    def _read_ring(self, m, steps):
+        """The word of the beat, two cycles later; a word is written when its last part is here."""
+        params, fill = self.params, self.fill
+        m.d.sync += self.next_fill.eq(fill)
+        codes = ArrayLayout(ArrayLayout(2, self.cols), params.rows)
+        word = Signal(codes, reset_less=True)
+        for row in range(params.rows):
+            for column in range(self.cols):
+                place = row * params.cols + self._index * self.cols + column
+                with m.If(fill.part == place // params.port_trits):
+                    m.d.sync += word[row][column].eq(fill.codes[place % params.port_trits])
+        m.submodules.ring = ring = memory.Memory(
+            shape=2 * params.rows * self.cols, depth=params.ring, init=[],
+            attrs=BLOCK_RAM | NEVER_COLLIDES)
+        write, read = ring.write_port(), ring.read_port()
+        m.d.comb += [
+            write.addr.eq(steps.delay(fill.address, 1, "fill_address")),
+            write.en.eq(steps.flags(fill.valid & fill.last, 1, "filled")[-1]),
+            write.data.eq(word.as_value()),
+            read.addr.eq(self.beat.weight), read.en.eq(1),
+        ]
+        return steps.register(read.data, "weights")
 
     def _activations(self, m, steps):
         """The tile of the beat, two cycles later."""
@@ -134,6 +164,10 @@ class Products(wiring.Component):
         Activations, chunk by chunk.
     fresh, fresh_phase : ``In(1)``
         The vectors of a phase are not there any more.
+    fill : ``In(weight_fill_layout(params))``, with a port
+        Weights that are read ahead.
+    word_used : ``Out(1)``
+        A weight word was used for the last sequence.
     sums : ``Out(stream.Signature(params.sum_layout))``
         In the order of groups, slots, sequences.
     """
@@ -150,14 +184,17 @@ class Products(wiring.Component):
             "acts_valid": In(1),
             "fresh": In(1),
             "fresh_phase": In(1),
+            "word_used": Out(1),
             "sums": Out(stream.Signature(params.sum_layout)),
-        })
+        } | ({"fill": In(weight_fill_layout(params))} if params.port_bits else {}))
 
     def elaborate(self, platform):
         m = Module()
         params = self.params
         beat = Signal(beat_layout(params))
         ready = self._ready(m, beat)
+        if params.port_bits:
+            ready = ready & self._has_word(m)
         room, reserve = self._room(m)
         self._issue(m, beat, ready, room, reserve)
         self._array(m, beat)
@@ -181,6 +218,15 @@ class Products(wiring.Component):
         count = counts[beat.phase]
         return (beat.sequence < count) | (
             (beat.sequence == count) & (phase == beat.phase) & (beat.tile < tiles))
+
+    def _has_word(self, m):
+        """Whether the weight word of the beat is there: in the first cluster, and by the time the
+        beat comes to another one, in that."""
+        kept, some = Signal(range(self.params.ring + 1)), Signal()
+        filled = Pipeline(m, Const(1)).flags(self.fill.valid & self.fill.last, 1, "filled")[-1]
+        left = kept + filled - self.word_used
+        m.d.sync += [kept.eq(left), some.eq(left != 0)]
+        return some
 
     def _room(self, m):
         """Whether the queue of sums has room for one more, and a signal that keeps it."""
@@ -208,6 +254,7 @@ class Products(wiring.Component):
             tile_ends.eq(sequence_ends & last_tile),
             job_ends.eq(tile_ends & last_header),
             self.jobs.ready.eq(~active | job_ends),
+            self.word_used.eq(sequence_ends),
         ]
         if params.batch > 1:
             with m.If(beat.valid):
@@ -226,14 +273,17 @@ class Products(wiring.Component):
             m.d.sync += [
                 active.eq(self.jobs.valid), beat.phase.eq(self.jobs.payload),
                 beat.first.eq(1), headers.eq(stage.headers), last_header.eq(stage.headers == 1),
-                tiles.eq(stage.tiles), last_tile.eq(stage.tiles == 1),
-                beat.weight.eq(stage.weight)]
+                tiles.eq(stage.tiles), last_tile.eq(stage.tiles == 1)]
+            if not params.port_bits:
+                m.d.sync += beat.weight.eq(stage.weight)
 
     def _array(self, m, beat):
         """The clusters, and the sums of their sequences behind them."""
         params = self.params
         steps = Pipeline(m, Const(1))
-        partial = None
+        partial = fill = None
+        if params.port_bits:
+            fill = self.fill
         for index in range(params.clusters):
             m.submodules[f"cluster{index}"] = cluster = Cluster(self.image, index)
             m.d.comb += [
@@ -244,6 +294,9 @@ class Products(wiring.Component):
             if partial is not None:
                 m.d.comb += cluster.partial.eq(partial)
             beat, partial = cluster.next_beat, cluster.total
+            if fill is not None:
+                m.d.comb += cluster.fill.eq(fill)
+                fill = cluster.next_fill
 
         # From the last cluster's next beat to its total.
         way = params.array_latency - params.clusters - 1

@@ -1,0 +1,359 @@
+"""The memory port: an image is checked once, then its groups are read ahead of the array."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import fields
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
+from amaranth.lib import enum, fifo, memory, stream, wiring
+from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.core.plan.core_params import StageKind
+from sterna.hw.engine.engine_params import IMAGE_HEADER_BITS, EngineParams
+from sterna.hw.engine.linear_image import (
+    MAGIC,
+    TRITS_PER_BYTE,
+    VERSION,
+    ImageHeader,
+    format_digest,
+)
+from sterna.hw.parts.pipeline import Pipeline
+
+__all__ = ["ImageReader", "ImageStatus", "header_fill_layout", "read_layout", "weight_fill_layout"]
+
+_OUTSTANDING = 16
+"""Requests whose words have not all come."""
+
+
+_CRC_TAPS = [place for place in range(32) if 0xEDB88320 >> place & 1]
+
+_ALL_ONES = (1 << 32) - 1
+
+_RESIDUE = zlib.crc32(bytes(4)) ^ _ALL_ONES
+"""What a CRC-32 ends with, before it is inverted, if it goes over itself as well."""
+
+
+class ImageStatus(enum.Enum, shape=3):  # type: ignore[call-arg]  # shape is for Amaranth's metaclass
+    """What is known of the image."""
+
+    LOADING = 0     #: it is being read for the first time
+    RUNNING = 1     #: it is whole, and for this engine
+    NO_IMAGE = 2    #: it begins with something else
+    VERSION = 3     #: it is of another version
+    OTHER_ENGINE = 4    #: it is for other limits, array, lanes or port
+    DAMAGED = 5     #: its CRC-32 is another one
+
+
+def read_layout(params: EngineParams) -> StructLayout:
+    """A linear read: ``count`` words of the port from word ``address`` on."""
+    return StructLayout({"address": params.address_bits, "count": params.address_bits})
+
+
+def weight_fill_layout(params: EngineParams) -> StructLayout:
+    """Codes on their way to the clusters: part ``part`` of the word at ``address``."""
+    return StructLayout({
+        "valid": 1, "part": range(max(params.weight_parts, 2)), "last": 1,
+        "address": range(params.ring), "codes": ArrayLayout(unsigned(2), params.port_trits)})
+
+
+def header_fill_layout(params: EngineParams) -> StructLayout:
+    """Biases and numbers of -1 weights on their way: part ``part`` of the word at ``address``."""
+    return StructLayout({
+        "valid": 1, "part": range(max(params.header_parts, 2)), "last": 1,
+        "address": range(params.ring * params.row_beats), "bits": params.port_bits})
+
+
+class ImageReader(wiring.Component):
+    """Reads the image: once all of it, to see whether it is whole, and its stages are kept; then
+    the groups of the stages again and again, as far ahead as there is room for, and the rows of
+    tokens when they are asked for.
+
+    Words come in the order of the requests, and never before they are asked for.
+
+    Members
+    -------
+    reads : ``Out(stream.Signature(read_layout(params)))``
+    data : ``In(stream.Signature(params.port_bits))``
+    status : ``Out(ImageStatus)``
+    stage, stage_index, stage_valid : ``Out``
+        A stage, as the image is read for the first time.
+    weights, headers : ``Out``
+        What is read ahead.
+    word_used, header_used : ``In(1)``
+        A weight word is not needed any more; the header of a group.
+    begins, predicts : ``In(1)``
+        A token begins, and whether its head is needed.
+    tokens : ``In(stream.Signature(params.token_bits))``
+    rows : ``Out(stream.Signature(params.port_bits))``
+        The words of the rows of these tokens.
+    """
+
+    def __init__(self, params: EngineParams) -> None:
+        self.params = params
+        super().__init__({
+            "reads": Out(stream.Signature(read_layout(params))),
+            "data": In(stream.Signature(params.port_bits)),
+            "status": Out(ImageStatus),
+            "stage": Out(params.stage_layout),
+            "stage_index": Out(range(max(params.stages, 2))),
+            "stage_valid": Out(1),
+            "weights": Out(weight_fill_layout(params)),
+            "headers": Out(header_fill_layout(params)),
+            "word_used": In(1),
+            "header_used": In(1),
+            "begins": In(1),
+            "predicts": In(1),
+            "tokens": In(stream.Signature(params.token_bits)),
+            "rows": Out(stream.Signature(params.port_bits)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        # For each request that is outstanding whether it is of a row, and the tiles of its group.
+        m.submodules.queue = queue = fifo.SyncFIFOBuffered(
+            width=tag_layout(params).size, depth=_OUTSTANDING)
+        header = Signal(header_layout(), reset_less=True)
+        self._check(m, header)
+        self._ask(m, header, queue)
+        self._receive(m, header, queue)
+        return m
+
+    def _check(self, m, header):
+        """Read all of the image, and keep its header and stages."""
+        params, port, data = self.params, self.params.port_bits, self.data
+        header_words = IMAGE_HEADER_BITS // port
+        crc = Signal(32, init=_ALL_ONES)
+        taken = data.valid & (self.status == ImageStatus.LOADING)
+        left = Signal(params.address_bits)
+        stages_left = Signal(range(params.stages + 1))
+        part = Signal(range(max(params.stage_parts, 2)))
+        last_part = part == params.stage_parts - 1
+        parts = Signal(params.stage_parts * port, reset_less=True)
+        m.d.comb += self.stage.eq(parts[:params.stage_layout.size])
+        m.d.sync += self.stage_valid.eq(0)
+        with m.If(taken):
+            m.d.sync += crc.eq(_crc_after(crc, data.payload))
+        with m.FSM(name="check"):
+            with m.State("ASK_HEADER"):
+                m.d.comb += [self.reads.valid.eq(1), self.reads.payload.count.eq(header_words)]
+                m.d.sync += left.eq(header_words)
+                with m.If(self.reads.ready):
+                    m.next = "HEADER"
+            with m.State("HEADER"), m.If(taken):
+                m.d.sync += [header.eq(Cat(header.as_value()[port:], data.payload)),
+                             left.eq(left - 1)]
+                with m.If(left == 1):
+                    m.next = "JUDGE"
+            with m.State("JUDGE"):
+                m.d.sync += [left.eq(header.words - header_words), stages_left.eq(header.stages)]
+                m.next = "ASK_BODY"
+                for wrong, status in (
+                    (header.words <= header_words, ImageStatus.DAMAGED),
+                    (header.digest != format_digest(params), ImageStatus.OTHER_ENGINE),
+                    (header.version != VERSION, ImageStatus.VERSION),
+                    (header.magic != MAGIC, ImageStatus.NO_IMAGE),
+                ):
+                    with m.If(wrong):
+                        m.d.sync += self.status.eq(status)
+                        m.next = "DONE"
+            with m.State("ASK_BODY"):
+                m.d.comb += [self.reads.valid.eq(1), self.reads.payload.count.eq(left),
+                             self.reads.payload.address.eq(header_words)]
+                with m.If(self.reads.ready):
+                    m.next = "BODY"
+            with m.State("BODY"), m.If(taken):
+                m.d.sync += [left.eq(left - 1), parts.eq(Cat(parts, data.payload)[port:]),
+                             part.eq(Mux(last_part, 0, part + 1))]
+                with m.If(last_part & stages_left.any()):
+                    m.d.sync += [self.stage_valid.eq(1), stages_left.eq(stages_left - 1)]
+                with m.If(left == 1):
+                    m.next = "JUDGE_BODY"
+            with m.State("JUDGE_BODY"):
+                m.d.sync += self.status.eq(
+                    Mux(crc == _RESIDUE, ImageStatus.RUNNING, ImageStatus.DAMAGED))
+                m.next = "DONE"
+            with m.State("DONE"):
+                pass
+        with m.If(self.stage_valid):
+            m.d.sync += self.stage_index.eq(self.stage_index + 1)
+
+    def _ask(self, m, header, queue):
+        """Ask for groups as there is room for them, and for rows before those."""
+        params, reads = self.params, self.reads
+        shape = StructLayout({
+            "is_head": 1, "tiles": range(params.tiles + 1),
+            "groups": range(params.most_headers + 1)})
+        m.submodules.plan = store = memory.Memory(
+            shape=shape, depth=max(params.stages, 2), init=[])
+        write, read = store.write_port(), store.read_port()
+        index = Signal(range(max(params.stages, 2)))
+        m.d.comb += [
+            write.addr.eq(self.stage_index), write.en.eq(self.stage_valid),
+            write.data.is_head.eq(self.stage.kind == StageKind.HEAD),
+            write.data.tiles.eq(self.stage.tiles), write.data.groups.eq(self.stage.headers),
+            read.addr.eq(index), read.en.eq(1),
+        ]
+
+        first = Signal(params.address_bits)     # of the groups
+        address = Signal.like(first)
+        row = Signal.like(first, reset_less=True)
+        stage = Signal(shape, reset_less=True)
+        count = Signal.like(first, reset_less=True)
+        free_words = Signal(range(params.ring + 1), init=params.ring)
+        free_headers = Signal(range(params.ring + 1), init=params.ring)
+        enough = Signal()
+        begun, has_head = Signal(), Signal()
+        asked = Signal()
+        m.d.sync += [
+            enough.eq((free_words >= stage.tiles) & free_headers.any()),
+            free_words.eq(free_words + self.word_used - Mux(asked, stage.tiles, 0)),
+            free_headers.eq(free_headers + self.header_used - asked),
+        ]
+        tag = tag_layout(params)(queue.w_data)
+        again = [index.eq(0), address.eq(first), begun.eq(0)]
+        with m.FSM(name="ask"):
+            with m.State("LOADING"):
+                m.d.sync += [
+                    first.eq(IMAGE_HEADER_BITS // params.port_bits
+                             + header.stages * params.stage_parts), address.eq(first)]
+                with m.If(self.status == ImageStatus.RUNNING):
+                    m.next = "READ"
+            with m.State("READ"):
+                m.next = "LOAD"
+            with m.State("LOAD"):
+                m.d.sync += [
+                    stage.eq(read.data),
+                    count.eq(read.data.tiles * params.weight_parts
+                             + params.row_beats * params.header_parts)]
+                m.next = "SETTLE"
+            with m.State("SETTLE"):     # until `enough` is of this stage, with the room left now
+                m.next = "CHOOSE"
+            with m.State("CHOOSE"):
+                with m.If(self.tokens.valid & queue.w_rdy):
+                    m.d.comb += self.tokens.ready.eq(1)
+                    m.d.sync += row.eq(self.tokens.payload * header.row)
+                    m.next = "ROW"
+                with m.Elif(stage.is_head & begun & ~has_head):
+                    m.d.sync += again
+                    m.next = "READ"
+                with m.Elif(enough & queue.w_rdy & (~stage.is_head | begun)):
+                    m.next = "GROUP"
+            with m.State("ROW"):
+                m.d.sync += row.eq(row + header.embedding)
+                m.next = "ASK_ROW"
+            with m.State("ASK_ROW"):
+                m.d.comb += [reads.valid.eq(1), reads.payload.address.eq(row),
+                             reads.payload.count.eq(header.row), tag.is_row.eq(1)]
+                with m.If(reads.ready):
+                    m.d.comb += queue.w_en.eq(1)
+                    m.next = "CHOOSE"
+            with m.State("GROUP"):
+                m.d.comb += [reads.valid.eq(1), reads.payload.address.eq(address),
+                             reads.payload.count.eq(count), tag.tiles.eq(stage.tiles)]
+                with m.If(reads.ready):
+                    m.d.comb += [queue.w_en.eq(1), asked.eq(1)]
+                    m.d.sync += [address.eq(address + count), stage.groups.eq(stage.groups - 1)]
+                    m.next = "SETTLE_ROOM"
+                    with m.If(stage.groups == 1):
+                        m.d.sync += index.eq(index + 1)
+                        with m.If(stage.is_head):
+                            m.d.sync += again
+                        m.next = "READ"
+            with m.State("SETTLE_ROOM"):
+                m.next = "SETTLE"
+        with m.If(self.begins):
+            m.d.sync += [begun.eq(1), has_head.eq(self.predicts)]
+
+    def _receive(self, m, header, queue):
+        """Hand on what comes: to the rings, decoded, or as rows."""
+        params, data = self.params, self.data
+        steps = Pipeline(m, Const(1))
+        tag = tag_layout(params)(queue.r_data)
+        most = max(params.header_parts, params.weight_parts, 2)
+        part, beat = Signal(range(most)), Signal(range(max(params.row_beats, 2)))
+        tile = Signal(range(max(params.tiles, 2)))
+        row_word = Signal(params.address_bits)
+        in_weights = Signal()
+        taken = Signal()
+        last_part = part == Mux(in_weights, params.weight_parts - 1, params.header_parts - 1)
+        m.d.comb += [
+            self.rows.valid.eq(data.valid & queue.r_rdy & tag.is_row),
+            self.rows.payload.eq(data.payload),
+            data.ready.eq((self.status == ImageStatus.LOADING)
+                          | (queue.r_rdy & (~tag.is_row | self.rows.ready))),
+            taken.eq(data.valid & queue.r_rdy & ~tag.is_row),
+        ]
+        with m.If(taken):
+            m.d.sync += part.eq(Mux(last_part, 0, part + 1))
+            with m.If(last_part & ~in_weights):
+                m.d.sync += [beat.eq(beat + 1), in_weights.eq(beat == params.row_beats - 1)]
+            with m.If(last_part & in_weights):
+                m.d.sync += tile.eq(tile + 1)
+                with m.If(tile == tag.tiles - 1):
+                    m.d.comb += queue.r_en.eq(1)
+                    m.d.sync += [tile.eq(0), beat.eq(0), in_weights.eq(0)]
+        with m.If(self.rows.valid & self.rows.ready):
+            m.d.sync += row_word.eq(row_word + 1)
+            with m.If(row_word == header.row - 1):
+                m.d.comb += queue.r_en.eq(1)
+                m.d.sync += row_word.eq(0)
+
+        word, header_word = Signal(self.weights.address.shape()), Signal(
+            self.headers.address.shape())
+        with m.If(taken & last_part):
+            m.d.sync += [word.eq(word + in_weights), header_word.eq(header_word + ~in_weights)]
+        codes, way = _decoded(steps, data.payload)
+        m.d.comb += self.weights.codes.eq(codes)
+        for fill, whose, place, delay in (
+            (self.weights, in_weights, word, way), (self.headers, ~in_weights, header_word, 1),
+        ):
+            name = "weights" if fill is self.weights else "headers"
+            m.d.comb += [
+                fill.valid.eq(steps.flags(taken & whose, delay, f"{name}_valid")[-1]),
+                fill.part.eq(steps.delay(part, delay, f"{name}_part")),
+                fill.last.eq(steps.delay(last_part, delay, f"{name}_last")),
+                fill.address.eq(steps.delay(place, delay, f"{name}_address")),
+            ]
+        m.d.comb += self.headers.bits.eq(steps.delay(data.payload, 1, "headers_bits"))
+
+
+def header_layout() -> StructLayout:
+    """:class:`~sterna.hw.engine.linear_image.ImageHeader` in bits."""
+    names = [field.name for field in fields(ImageHeader)]
+    return StructLayout(
+        dict.fromkeys(names, 32) | {"unused": IMAGE_HEADER_BITS - 32 * len(names)})
+
+
+def tag_layout(params: EngineParams) -> StructLayout:
+    return StructLayout({"is_row": 1, "tiles": range(params.tiles + 1)})
+
+
+def _crc_after(crc: Value, word: Value) -> Value:
+    """A CRC-32 after another word, as zlib counts it: the lowest bit first."""
+    inputs = Cat(crc, word)
+    bits = [1 << index for index in range(32)]    # of the inputs, which are added in each bit
+    for index in range(len(word)):
+        out = bits[0] ^ 1 << 32 + index
+        bits = [each ^ (out if place in _CRC_TAPS else 0)
+                for place, each in enumerate([*bits[1:], 0])]
+    return Cat((inputs & mask).xor() for mask in bits)
+
+
+def _decoded(steps: Pipeline, word: Value) -> tuple[Value, int]:
+    """The codes of the weights in a word of the port, and how many steps later they are there.
+
+    A digit is what carries out of a byte when it is multiplied by three, see
+    :mod:`sterna.hw.engine.linear_image`.
+    """
+    codes = []
+    for number in range(len(word) // 8):
+        left = word[8 * number:8 * number + 8]
+        for place in range(TRITS_PER_BYTE):
+            tripled = steps.register((left + (left << 1))[:10], f"tripled{number}_{place}")
+            left, digit = tripled[:8], tripled[8:]
+            codes.append(steps.delay(
+                Cat(digit.any(), digit[1]), TRITS_PER_BYTE - 1 - place, f"code{number}_{place}"))
+    return Cat(codes), TRITS_PER_BYTE

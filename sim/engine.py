@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from amaranth.hdl import Cat, Module, Signal, unsigned
-from amaranth.lib import fifo, memory, stream, wiring
-from amaranth.lib.data import StructLayout
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.plan.request import Request
@@ -18,12 +17,13 @@ from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.engine.engine import Engine, logit_layout, prompt_layout, token_layout
 from sterna.hw.engine.engine_image import EngineImage
 from sterna.hw.engine.engine_params import EngineParams
-from sterna.hw.engine.image_reader import ImageStatus, read_layout
+from sterna.hw.engine.image_reader import ImageStatus
 from sterna.hw.engine.linear_image import pack_image
 from sterna.hw.testbench.job import Job, Phase, PhaseResult
 from sterna.sim.bench.runner import Simulator, run_on
+from sterna.sim.memory import ImageMemory
 
-__all__ = ["ImageMemory", "SequenceRun", "run_engine", "write_engine"]
+__all__ = ["SequenceRun", "run_engine", "write_engine"]
 
 _MODULE = "engine"
 
@@ -37,66 +37,12 @@ class SequenceRun:
     logits: list[np.ndarray] = field(default_factory=list)  # int64 ``[vocab]`` each
 
 
-class ImageMemory(wiring.Component):
-    """A memory behind the port of an engine: it answers requests in their order, ``latency`` cycles
-    after each, or pauses at random.
-
-    Members
-    -------
-    reads : ``In(stream.Signature(read_layout(params)))``
-    data : ``Out(stream.Signature(params.port_bits))``
-    """
-
-    def __init__(
-        self, params: EngineParams, image: bytes, *, latency: int = 20, pauses: bool = False,
-    ) -> None:
-        self.params = params
-        self._words = np.frombuffer(image, dtype=np.uint8).reshape(-1, params.port_bits // 8)
-        self._latency, self._pauses = latency, pauses
-        super().__init__({
-            "reads": In(stream.Signature(read_layout(params))),
-            "data": Out(stream.Signature(params.port_bits)),
-        })
-
-    def elaborate(self, platform: object) -> Module:
-        m = Module()
-        params, reads, data = self.params, self.reads, self.data
-        time = Signal(32)
-        random = Signal(31, init=1)
-        m.d.sync += [time.eq(time + 1), random.eq(Cat(random[27] ^ random[30], random))]
-        layout = StructLayout({"read": read_layout(params), "time": 32})
-        m.submodules.asked = asked = fifo.SyncFIFO(width=layout.size, depth=8)
-        coming, first = Signal(layout), layout(asked.r_data)
-        m.d.comb += [
-            coming.read.eq(reads.payload), coming.time.eq(time), asked.w_data.eq(coming),
-            asked.w_en.eq(reads.valid), reads.ready.eq(asked.w_rdy),
-        ]
-        m.submodules.words = words = memory.Memory(
-            shape=unsigned(params.port_bits), depth=len(self._words),
-            init=[int.from_bytes(word.tobytes(), "little") for word in self._words])
-        read = words.read_port(domain="comb")
-        place, offers = Signal(params.address_bits), Signal()
-        ready = asked.r_rdy & ((time - first.time)[:32] >= self._latency)
-        m.d.comb += [
-            read.addr.eq(first.read.address + place), data.payload.eq(read.data),
-            data.valid.eq(ready & (offers if self._pauses else 1)),
-        ]
-        m.d.sync += offers.eq((random[0] & random[5]) | (offers & ~data.ready))
-        with m.If(data.valid & data.ready):
-            m.d.sync += place.eq(place + 1)
-            with m.If(place + 1 == first.read.count):
-                m.d.comb += asked.r_en.eq(1)
-                m.d.sync += place.eq(0)
-        return m
-
-
 class _WithMemory(wiring.Component):
-    """An engine whose image is in a memory behind its port."""
+    """An engine and the memory behind its port."""
 
-    def __init__(self, image: EngineImage, contents: bytes, pauses: bool) -> None:
-        self.engine = Engine(image)
-        self.memory = ImageMemory(image.params, contents, pauses=pauses)
-        params = image.params
+    def __init__(self, engine: Engine, memory: wiring.Component) -> None:
+        self.engine, self.memory = engine, memory
+        params = engine.params
         super().__init__({
             "prompts": In(stream.Signature(prompt_layout(params))),
             "tokens": Out(stream.Signature(token_layout(params))),
@@ -105,28 +51,30 @@ class _WithMemory(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.engine, m.submodules.memory = engine, memory_ = self.engine, self.memory
-        wiring.connect(m, engine.reads, memory_.reads)
-        wiring.connect(m, engine.data, memory_.data)
-        wiring.connect(m, wiring.flipped(self.prompts), engine.prompts)
-        wiring.connect(m, wiring.flipped(self.tokens), engine.tokens)
-        wiring.connect(m, wiring.flipped(self.logits), engine.logits)
+        engine, memory = self.engine, self.memory
+        m.submodules.engine, m.submodules.memory = engine, memory
+        for name in ("reads", "data"):
+            wiring.connect(m, getattr(engine, name), getattr(memory, name))
+        for name in ("prompts", "tokens", "logits"):
+            wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(engine, name))
         m.d.comb += self.status.eq(engine.status)
         return m
 
 
 def write_engine(
-    image: EngineImage, folder: Path, *, contents: bytes | None = None, pauses: bool = False,
+    image: EngineImage, folder: Path, *, memory: wiring.Component | None = None,
 ) -> list[Path]:
     """Write the Verilog of an engine and of the cells it uses; return the files.
 
-    An engine with a port has a memory behind it: with the image, or other ``contents``. With
-    ``pauses`` that answers at random.
+    An engine with a port has a memory behind it: a component with the streams ``reads`` and
+    ``data``; None for one that holds the image and answers soon.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    verilog = write_verilog(
-        _WithMemory(image, contents or pack_image(image), pauses) if image.params.port_bits
-        else Engine(image), _MODULE, folder)
+    component: wiring.Component = Engine(image)
+    if image.params.port_bits:
+        component = _WithMemory(
+            component, memory or ImageMemory(image.params, pack_image(image)))
+    verilog = write_verilog(component, _MODULE, folder)
     models = cell_models(verilog.read_text(encoding="utf-8"))
     for name, text in models.items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -31,6 +31,7 @@ from sterna.model.quantized.synthetic import random_model
 from sterna.sim.bench.runner import Simulator
 from sterna.sim.core.reference import answer
 from sterna.sim.engine import run_engine, write_engine
+from sterna.sim.memory import ImageMemory
 
 SIMULATORS = [Simulator.VERILATOR, *([Simulator.ICARUS] if shutil.which("iverilog") else [])]
 STYLES = [ArrayStyle.GENERIC, ArrayStyle.ECP5_CHAIN, ArrayStyle.XC7_PAIR]
@@ -119,7 +120,9 @@ def test_an_image_behind_a_port_gives_the_same_words(
     model = shape.model()
     params = params_of(
         model, port_bits=port, sequences=sequences, ring=ring, style=style, **changes)
-    sources = write_engine(build_image(model, params), tmp_path, pauses=True)
+    image = build_image(model, params)
+    memory = ImageMemory(params, pack_image(image), pauses=True)
+    sources = write_engine(image, tmp_path, memory=memory)
     check(model, params, tmp_path, sources=sources)
 
 

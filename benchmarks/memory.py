@@ -1,0 +1,109 @@
+"""A model that no block RAM holds, simulated behind an SDRAM of 16 bits and its controller.
+
+    OPENBLAS_NUM_THREADS=1 python benchmarks/memory.py
+
+The engine's Verilog, the controller and a model of the memory that watches its times run in
+Verilator: every sequence gets a token, and answers it with two. Tokens and logits are compared with
+the integer reference and with onnxruntime; then come the cycles of a token of all sequences, and
+how many of them brought a word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from sterna.export.forms.forms import build
+from sterna.export.runtime.session import Session
+from sterna.hw.core.plan.request import Request
+from sterna.hw.engine.engine_image import build_image
+from sterna.hw.engine.engine_params import EngineParams, Limits
+from sterna.hw.engine.linear_image import ImageHeader, pack_image
+from sterna.hw.memory.sdram import SdramParams
+from sterna.model.config import ModelConfig
+from sterna.model.profile import S16
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.synthetic import random_model
+from sterna.sim.engine import SequenceRun, run_engine, write_engine
+from sterna.sim.memory import SDRAM_MODEL, SimulatedSdram, sdram_faults
+
+TOKENS = 2
+
+
+def simulate(
+    model: QuantizedModel, params: EngineParams, memory: SdramParams, work: Path,
+) -> tuple[list[SequenceRun], bytes]:
+    """Run a token through every sequence; return what each gave, and the image.
+
+    Exits with 1 if a time of the memory was missed.
+    """
+    image = build_image(model, params)
+    packed = pack_image(image)
+    words = np.frombuffer(packed, dtype="<u2")
+    (work / "run").mkdir(parents=True)
+    (work / "run" / "sdram.mem").write_text("".join(f"{word:04x}\n" for word in words))
+    sources = write_engine(image, work, memory=SimulatedSdram(
+        memory, params.address_bits, words=len(words), contents="sdram.mem"))
+    asked = [(number, Request((7 * number,), tokens=TOKENS)) for number in range(params.sequences)]
+    runs = run_engine(
+        image, [*sources, SDRAM_MODEL], asked, TOKENS * params.sequences, work / "run")
+    for faults in sdram_faults(work / "run" / "simulation.log"):
+        if faults:
+            sys.exit(f"the memory says: {faults[0]}")
+    return runs, packed
+
+
+def compare(model: QuantizedModel, runs: list[SequenceRun]) -> int:
+    """Compare tokens and logits with the reference and onnxruntime; return how many tokens."""
+    engines = {"reference": IntegerModel(model), "onnxruntime": Session(build(model))}
+    for name, engine in engines.items():
+        token = np.array([7 * number for number in range(len(runs))])
+        state = engine.start(len(runs))
+        for step in range(TOKENS):
+            logits, state = engine.step(token, state)
+            logits = np.asarray(logits)
+            token = logits.argmax(axis=1)
+            for number, run in enumerate(runs):
+                if run.tokens[step] != token[number] or (run.logits[step] != logits[number]).any():
+                    sys.exit(f"sequence {number}, token {step}: {name} gives something else")
+    return TOKENS * len(runs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, default in (("d", 512), ("layers", 12), ("dff", 704), ("vocab", 256),
+                          ("rows", 8), ("cols", 64), ("clusters", 4), ("sequences", 16),
+                          ("post-lanes", 4), ("cell-lanes", 2), ("quant-lanes", 8)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--clock", type=float, default=80.0, help="MHz of engine and memory")
+    options = vars(parser.parse_args())
+    memory = SdramParams(int(1e6 * options.pop("clock")))
+    model = random_model(
+        ModelConfig(*(options.pop(name) for name in ("d", "layers", "dff", "vocab"))), S16, seed=1)
+    params = EngineParams(Limits.of(model), **options, port_bits=16)
+    weights = sum(each.weight.size for each in model.projections.values())
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="sterna-memory-") as name:
+        runs, packed = simulate(model, params, memory, Path(name))
+    print(f"{weights:,} weights, an image of {len(packed):,} bytes: "
+          f"{8 * len(packed) / weights:.3f} bits a weight", flush=True)
+    print(f"{compare(model, runs)} tokens and their logits: those of the reference and of "
+          f"onnxruntime; no time of the memory missed", flush=True)
+    cycles = int(np.mean([run.token_cycles[1] - run.token_cycles[0] for run in runs]))
+    header = ImageHeader.from_bytes(packed)
+    first = 32 + header.stages * params.stage_parts
+    words = header.embedding - first + params.sequences * header.row
+    print(f"a token of {params.sequences} sequences: {cycles:,} cycles, {words:,} words: "
+          f"{words / cycles:.1%} of the cycles bring a word; at {memory.clock_hz / 1e6:g} MHz "
+          f"{params.sequences * memory.clock_hz / cycles:.1f} tokens/s in total")
+    print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

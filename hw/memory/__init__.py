@@ -1,0 +1,1 @@
+"""Controllers of external memory, for linear reads."""

@@ -1,0 +1,143 @@
+"""Memories behind the port of an engine, for simulation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from amaranth.hdl import Cat, ClockSignal, Instance, Module, ResetSignal, Signal, unsigned
+from amaranth.lib import fifo, memory, stream, wiring
+from amaranth.lib.data import StructLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.engine.engine_params import EngineParams
+from sterna.hw.engine.image_reader import read_layout
+from sterna.hw.memory.sdram import SdramController, SdramParams
+
+__all__ = ["SDRAM_MODEL", "ImageMemory", "SimulatedSdram", "sdram_faults", "sdram_times"]
+
+SDRAM_MODEL = Path(__file__).with_name("sdram_model.v")
+"""The Verilog that a simulator of :class:`SimulatedSdram` needs besides."""
+
+_TIMES = {
+    "period": "", "rcd": "row_to_column", "rp": "precharge", "ras": "row_active",
+    "rc": "row_cycle", "rfc": "refresh", "wr": "write_recovery", "refi": "refresh_interval",
+    "start": "start"}
+
+
+class ImageMemory(wiring.Component):
+    """A memory behind the port of an engine: it answers requests in their order, ``latency`` cycles
+    after each, or pauses at random.
+
+    Members
+    -------
+    reads : ``In(stream.Signature(read_layout(params)))``
+    data : ``Out(stream.Signature(params.port_bits))``
+    """
+
+    def __init__(
+        self, params: EngineParams, image: bytes, *, latency: int = 20, pauses: bool = False,
+    ) -> None:
+        self.params = params
+        self._words = np.frombuffer(image, dtype=np.uint8).reshape(-1, params.port_bits // 8)
+        self._latency, self._pauses = latency, pauses
+        super().__init__({
+            "reads": In(stream.Signature(read_layout(params))),
+            "data": Out(stream.Signature(params.port_bits)),
+        })
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        params, reads, data = self.params, self.reads, self.data
+        time = Signal(32)
+        random = Signal(31, init=1)
+        m.d.sync += [time.eq(time + 1), random.eq(Cat(random[27] ^ random[30], random))]
+        layout = StructLayout({"read": read_layout(params), "time": 32})
+        m.submodules.asked = asked = fifo.SyncFIFO(width=layout.size, depth=8)
+        coming, first = Signal(layout), layout(asked.r_data)
+        m.d.comb += [
+            coming.read.eq(reads.payload), coming.time.eq(time), asked.w_data.eq(coming),
+            asked.w_en.eq(reads.valid), reads.ready.eq(asked.w_rdy),
+        ]
+        m.submodules.words = words = memory.Memory(
+            shape=unsigned(params.port_bits), depth=len(self._words),
+            init=[int.from_bytes(word.tobytes(), "little") for word in self._words])
+        read = words.read_port(domain="comb")
+        place, offers = Signal(params.address_bits), Signal()
+        ready = asked.r_rdy & ((time - first.time)[:32] >= self._latency)
+        m.d.comb += [
+            read.addr.eq(first.read.address + place), data.payload.eq(read.data),
+            data.valid.eq(ready & (offers if self._pauses else 1)),
+        ]
+        m.d.sync += offers.eq((random[0] & random[5]) | (offers & ~data.ready))
+        with m.If(data.valid & data.ready):
+            m.d.sync += place.eq(place + 1)
+            with m.If(place + 1 == first.read.count):
+                m.d.comb += asked.r_en.eq(1)
+                m.d.sync += place.eq(0)
+        return m
+
+
+class SimulatedSdram(wiring.Component):
+    """A controller and a memory of so many words, which says in the log what the controller does
+    wrong, in lines with ``sdram_model``.
+
+    ``contents`` is a file of hexadecimal words, in the folder that the simulation runs in.
+
+    Members
+    -------
+    reads, data, writes
+        Of :class:`~sterna.hw.memory.sdram.SdramController`.
+    times : ``In``
+        Those of the memory, see :func:`sdram_times`.
+    """
+
+    def __init__(
+        self, params: SdramParams, address_bits: int, *, words: int, contents: str = "",
+    ) -> None:
+        self.controller = SdramController(params, address_bits)
+        self._words, self._contents = words, contents
+        members = self.controller.signature.members
+        super().__init__({
+            "times": In(32 * len(_TIMES), init=sdram_times(params)),
+            **{name: members[name] for name in ("reads", "data", "writes")}})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.controller = controller = self.controller
+        params = controller.params
+        real = {f"i_{name}": self.times.word_select(index, 32) for index, name in enumerate(_TIMES)}
+        m.submodules.model = Instance(
+            "sdram_model", p_CONTENTS=self._contents, p_WORDS=self._words,
+            p_ROW_BITS=params.row_bits, p_COLUMN_BITS=params.column_bits,
+            i_clk=ClockSignal(), i_rst=ResetSignal(), **real,
+            i_command=controller.command, i_bank=controller.bank,
+            i_row=controller.row, i_dq_o=controller.dq_o, i_dq_oe=controller.dq_oe,
+            o_dq_i=controller.dq_i)
+        for name in ("reads", "data", "writes"):
+            wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(controller, name))
+        return m
+
+
+def sdram_times(params: SdramParams) -> int:
+    """The clock and the times of a memory in ps, 32 bits each."""
+    values = {name: int(1000 * getattr(params, field)) for name, field in _TIMES.items() if field}
+    values["period"] = 10 ** 12 // params.clock_hz
+    return sum(values[name] << 32 * index for index, name in enumerate(_TIMES))
+
+
+def sdram_faults(log: Path) -> list[list[str]]:
+    """What the model of the memory found wrong, by the log of a simulation: a list for each time
+    that it was switched on."""
+    faults: list[list[str]] = [[]]
+    was_off = False
+    for line in log.read_text(encoding="utf-8").splitlines():
+        if "sdram_model: " not in line:
+            continue
+        is_off = line.endswith(": off")
+        if not is_off:
+            faults[-1].append(line.partition("sdram_model: ")[2])
+        elif not was_off:
+            faults.append([])
+        was_off = is_off
+    return faults

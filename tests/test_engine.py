@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from amaranth.hdl import Module
+from amaranth.lib import wiring
 from amaranth.sim import Simulator as AmaranthSimulator
 from conftest import faulty_weight
 from hypothesis import given, settings
@@ -177,8 +179,13 @@ def test_any_model_unpacks_to_itself(
     assert read_image(pack_image(behind), behind.params) == behind
 
 
-def boot(params: EngineParams, images: list[bytes]) -> list[ImageStatus]:
-    """What an image reader says of each image, one after the other; a cut one is read as zeros."""
+def boot(
+    params: EngineParams, images: list[bytes], *, last: int | None = None, fails: bool = False,
+) -> list[ImageStatus]:
+    """What an image reader says of each image, one after the other; a cut one is read as zeros.
+
+    The memory answers no more after ``last`` words, or with an error.
+    """
     reader = ImageReader(params)
     contents: list[int] = []
     found = []
@@ -187,7 +194,9 @@ def boot(params: EngineParams, images: list[bytes]) -> list[ImageStatus]:
         ctx.set(reader.reads.ready, 1)
         place = left = 0
         while (status := ctx.get(reader.status)) == ImageStatus.LOADING:
-            ctx.set(reader.data.valid, left > 0)
+            answers = last is None or place < last
+            ctx.set(reader.data.valid, left > 0 and (answers or fails))
+            ctx.set(reader.failed, not answers and fails)
             ctx.set(reader.data.payload, contents[place] if place < len(contents) else 0)
             *_, asks, read, takes = await ctx.tick().sample(
                 reader.reads.valid, reader.reads.payload, reader.data.valid & reader.data.ready)
@@ -241,6 +250,48 @@ def test_a_reader_runs_a_whole_image_and_no_other(port: int) -> None:
             read_image(each, params)
     with pytest.raises(ValueError, match="64 bytes at least, got 10"):
         read_image(image[:10], params)
+
+
+@pytest.mark.parametrize("last", [0, 20])
+def test_a_memory_that_fails_or_is_silent_stops_the_reader(last: int) -> None:
+    model = random_model(ModelConfig(6, 1, 9, 11), S16, seed=4)
+    params = params_of(model, port_bits=64, patience=100)
+    image = pack_image(build_image(model, params))
+    assert boot(params, [image], last=last) == [ImageStatus.SILENT]
+    assert boot(params, [image], last=last, fails=True) == [ImageStatus.FAILED]
+
+
+@pytest.mark.long
+def test_nothing_comes_out_after_a_wrong_word() -> None:
+    model = random_model(ModelConfig(6, 1, 9, 11), S16, seed=4)
+    params = params_of(model, port_bits=64)
+    image = build_image(model, params)
+    engine, memory = Engine(image), ImageMemory(params, pack_image(image))
+    m = Module()
+    m.submodules.engine, m.submodules.memory = engine, memory
+    for name in ("reads", "data"):
+        wiring.connect(m, getattr(engine, name), getattr(memory, name))
+
+    async def bench(ctx) -> None:
+        ctx.set(engine.logits.ready, 1)
+        ctx.set(engine.tokens.ready, 1)
+        ctx.set(engine.prompts.valid, 1)
+        ctx.set(engine.prompts.payload, {"predict": 1, "start": 1, "limit": 3})
+        await ctx.tick().until(engine.prompts.ready)
+        ctx.set(engine.prompts.valid, 0)
+        await ctx.tick().until(engine.logits.valid)
+        ctx.set(engine.failed, 1)
+        await ctx.tick()
+        assert ctx.get(engine.status) == ImageStatus.FAILED
+        ctx.set(engine.failed, 0)
+        for _ in range(300):
+            assert not ctx.get(engine.logits.valid | engine.tokens.valid | engine.prompts.ready)
+            await ctx.tick()
+
+    simulator = AmaranthSimulator(m)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
 
 
 @pytest.mark.parametrize(("config", "profile", "message"), [

@@ -302,9 +302,10 @@ class Engine(wiring.Component):
     prompts : ``In(stream.Signature(prompt_layout(params)))``
     tokens : ``Out(stream.Signature(token_layout(params)))``
     logits : ``Out(stream.Signature(logit_layout(params)))``
-    reads, data, status
-        With a port, of :class:`~sterna.hw.engine.image_reader.ImageReader`: prompts are taken
-        while the status is ``RUNNING``. What the memories hold of an image is then not used.
+    reads, data, failed, status
+        With a port, of :class:`~sterna.hw.engine.image_reader.ImageReader`: prompts are taken,
+        tokens and logits given while the status is ``RUNNING``. Of the image only its ``params``
+        are used then.
     """
 
     def __init__(self, image: EngineImage) -> None:
@@ -323,7 +324,8 @@ class Engine(wiring.Component):
             "prompts": In(stream.Signature(prompt_layout(params))),
             "tokens": Out(stream.Signature(token_layout(params))),
             "logits": Out(stream.Signature(logit_layout(params))),
-        } | ({name: self.reader.signature.members[name] for name in ("reads", "data", "status")}
+        } | ({name: self.reader.signature.members[name] for name in (
+                "reads", "data", "failed", "status")}
              if self.reader else {}))
 
     def elaborate(self, platform):
@@ -365,6 +367,9 @@ class Engine(wiring.Component):
             self._read_image(m)
         return m
 
+    def _is_running(self):
+        return self.reader.status == ImageStatus.RUNNING if self.reader else Const(1)
+
     def _read_image(self, m):
         m.submodules.reader = reader = self.reader
         for name in ("reads", "data"):
@@ -372,7 +377,7 @@ class Engine(wiring.Component):
         wiring.connect(m, self.embedder.tokens, reader.tokens)
         wiring.connect(m, reader.rows, self.embedder.rows)
         m.d.comb += [
-            self.status.eq(reader.status),
+            reader.failed.eq(self.failed), self.status.eq(reader.status),
             self.products.fill.eq(reader.weights), self.post.fill.eq(reader.headers),
             reader.word_used.eq(self.products.word_used),
             reader.header_used.eq(self.post.header_used),
@@ -394,9 +399,9 @@ class Engine(wiring.Component):
             word.logits.eq(results.logits),
             queue.w_data.eq(word),
             queue.w_en.eq(comes & predicts.bit_select(word.sequence, 1)),
-            self.logits.valid.eq(queue.r_rdy),
+            self.logits.valid.eq(queue.r_rdy & self._is_running()),
             self.logits.payload.eq(queue.r_data),
-            queue.r_en.eq(self.logits.ready),
+            queue.r_en.eq(self.logits.ready & self._is_running()),
             self.post.logit_room.eq(kept != depth),
             self.post.cell_room.eq(self.cells.room),
             self.cells.begins.eq(self.post.begins),
@@ -420,7 +425,7 @@ class Engine(wiring.Component):
             self.prompts.ready.eq(
                 ~(waiting | generating | held | predicts).bit_select(asked, 1)
                 & ~sampler.sampled & ~sampler.drawing
-                & (self.reader.status == ImageStatus.RUNNING if self.reader else 1)),
+                & self._is_running()),
             sampler.reseed.eq(taken & prompt.start),
             sampler.seed.eq(prompt.seed), sampler.seed_owner.eq(asked),
         ]
@@ -480,8 +485,9 @@ class Engine(wiring.Component):
             word.sequence.eq(sampled), word.token.eq(sampler.token),
             word.last.eq((left_before == 1) | (stop & (stop_token == sampler.token))),
             queue.w_data.eq(word), queue.w_en.eq(chosen),
-            self.tokens.valid.eq(queue.r_rdy), self.tokens.payload.eq(queue.r_data),
-            queue.r_en.eq(self.tokens.ready),
+            self.tokens.valid.eq(queue.r_rdy & self._is_running()),
+            self.tokens.payload.eq(queue.r_data),
+            queue.r_en.eq(self.tokens.ready & self._is_running()),
         ]
         with m.If(chosen):
             m.d.sync += [

@@ -117,6 +117,7 @@ class EngineParams:
     #: Bits of a word of the memory that the image comes from, through a port; 0 for ROMs.
     port_bits: int = 0
     ring: int = 512  #: weight words that are read ahead through a port
+    patience: int = 1 << 20  #: cycles without an answer of the memory that stop the engine
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "style", one_of("style", self.style, ArrayStyle))
@@ -152,6 +153,7 @@ class EngineParams:
             raise ValueError("two phases would read every weight twice: with a port there is one")
         if self.style is ArrayStyle.XC7_PAIR:
             raise ValueError(f"the codes of {self.style} cannot come through a port")
+        check_whole("patience", self.patience, 1, 1 << 32)
         for name, low, high in (("port_bits", 16, 512), ("ring", 2 * self.tiles, 1 << 16)):
             check_whole(name, getattr(self, name), low, high)
             if not _power(getattr(self, name)):

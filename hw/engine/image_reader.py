@@ -44,6 +44,8 @@ class ImageStatus(enum.Enum, shape=3):  # type: ignore[call-arg]  # shape is for
     VERSION = 3     #: it is of another version
     OTHER_ENGINE = 4    #: it is for other limits, array, lanes or port
     DAMAGED = 5     #: its CRC-32 is another one
+    FAILED = 6      #: a word came with an error
+    SILENT = 7      #: no word came for ``params.patience`` cycles
 
 
 def read_layout(params: EngineParams) -> StructLayout:
@@ -70,12 +72,15 @@ class ImageReader(wiring.Component):
     the groups of the stages again and again, as far ahead as there is room for, and the rows of
     tokens when they are asked for.
 
-    Words come in the order of the requests, and never before they are asked for.
+    Words come in the order of the requests, and never before they are asked for. What is not
+    ``LOADING`` or ``RUNNING`` stays until the next reset.
 
     Members
     -------
     reads : ``Out(stream.Signature(read_layout(params)))``
     data : ``In(stream.Signature(params.port_bits))``
+    failed : ``In(1)``
+        A word came with an error, since the reset.
     status : ``Out(ImageStatus)``
     stage, stage_index, stage_valid : ``Out``
         A stage, as the image is read for the first time.
@@ -95,6 +100,7 @@ class ImageReader(wiring.Component):
         super().__init__({
             "reads": Out(stream.Signature(read_layout(params))),
             "data": In(stream.Signature(params.port_bits)),
+            "failed": In(1),
             "status": Out(ImageStatus),
             "stage": Out(params.stage_layout),
             "stage_index": Out(range(max(params.stages, 2))),
@@ -119,7 +125,22 @@ class ImageReader(wiring.Component):
         self._check(m, header)
         self._ask(m, header, queue)
         self._receive(m, header, queue)
+        self._watch(m, queue)
         return m
+
+    def _watch(self, m, queue):
+        """Whether words that were asked for come, and as they should."""
+        patience = self.params.patience
+        waited = Signal(range(patience + 1))
+        works = (self.status == ImageStatus.LOADING) | (self.status == ImageStatus.RUNNING)
+        with m.If(self.data.valid | ~(queue.r_rdy | (self.status == ImageStatus.LOADING))):
+            m.d.sync += waited.eq(0)
+        with m.Elif(waited != patience):
+            m.d.sync += waited.eq(waited + 1)
+        with m.If(works & (waited == patience)):
+            m.d.sync += self.status.eq(ImageStatus.SILENT)
+        with m.If(works & self.failed):
+            m.d.sync += self.status.eq(ImageStatus.FAILED)
 
     def _check(self, m, header):
         """Read all of the image, and keep its header and stages."""

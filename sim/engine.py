@@ -84,7 +84,7 @@ def write_engine(
 def run_engine(
     image: EngineImage, sources: Sequence[Path], requests: Sequence[tuple[int, Request]],
     generated: int, work: Path, *, simulator: Simulator = Simulator.VERILATOR,
-    random_pauses: bool = False, cut_after: int | None = None,
+    random_pauses: bool = False, cut_after: int | None = None, settled: bool = False,
 ) -> list[SequenceRun]:
     """Reset an engine and run requests on it.
 
@@ -106,6 +106,8 @@ def run_engine(
     cut_after
         Begin with a prompt of one token for every sequence, and reset the engine so many cycles
         after the last of them was taken; None for no such beginning.
+    settled
+        Begin the requests when the engine has rested for a while, not right after a reset.
 
     Returns
     -------
@@ -121,10 +123,14 @@ def run_engine(
     first = [(sequence, Request((0,), 9)) for sequence in range(params.sequences)]
     phases = [] if cut_after is None else [
         Phase("cut", {"prompts": _words(params, first)}, {}, reset=True, cut_after=cut_after)]
+    if settled:
+        token = [(0, Request((0,), tokens=1))]
+        phases.append(Phase("settle", {"prompts": _words(params, token)},
+                            {"tokens": 1, "logits": beats}, reset=True))
     phases.append(Phase(
         "run", {"prompts": _words(params, requests)},
         {"tokens": generated, "logits": beats * _predictions(requests, generated)},
-        reset=True, random_pauses=random_pauses))
+        reset=not settled, random_pauses=random_pauses))
     job = Job(["prompts"], ["tokens", "logits"], 1, phases,
               patience=20_000 + 40 * params.sequences * params.most_weights)
     return _runs(params, vocab, run_on(simulator, list(sources), _MODULE, job, work)[-1])

@@ -16,7 +16,7 @@ from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.records import language_model
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
-__all__ = ["EngineImage", "build_image", "unpack_image"]
+__all__ = ["EngineImage", "Stage", "build_image", "program", "unpack_image"]
 
 @dataclass(frozen=True, slots=True)
 class EngineImage:
@@ -35,11 +35,54 @@ class EngineImage:
     embedding: list[int]
 
 
-def stage_names(layers: int) -> list[tuple[StageKind, tuple[str, ...]]]:
-    """What the stages of a token multiply with, in their order."""
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of the program of a token: some matrices of one shape and one input.
+
+    ``groups``: of rows of a matrix. ``chunks`` and ``tiles``: of the vector. ``weight``, ``header``
+    and ``state``: where its weight words, groups of biases and words of states begin.
+    """
+
+    kind: StageKind
+    matrices: tuple[str, ...]
+    rows: int
+    groups: int
+    chunks: int
+    tiles: int
+    weight: int
+    header: int
+    state: int
+
+    @property
+    def headers(self) -> int:
+        """Groups of rows of all matrices."""
+        return self.groups * len(self.matrices)
+
+    @property
+    def words(self) -> int:
+        """Weight words."""
+        return self.headers * self.tiles
+
+
+def program(config: ModelConfig, params: EngineParams) -> list[Stage]:
+    """The stages of a token of a model, in their order: four a layer, and the head."""
+    shapes = config.projections()
     named = [(kind, tuple(f"layer{layer}.{part}" for part in parts))
-             for layer in range(layers) for kind, parts in STAGE_PARTS]
-    return [*named, (StageKind.HEAD, ("head",))]
+             for layer in range(config.layers) for kind, parts in STAGE_PARTS]
+    stages: list[Stage] = []
+    weight = header = state = 0
+    for kind, names in [*named, (StageKind.HEAD, ("head",))]:
+        rows, columns = shapes[names[0]]
+        stage = Stage(
+            kind, names, rows, params.groups(rows, chunks=kind is not StageKind.HEAD),
+            params.groups(columns) * params.rows // params.quant_lanes, -(-columns // params.cols),
+            weight, header, state)
+        stages.append(stage)
+        weight += stage.words
+        header += stage.headers
+        if kind is StageKind.MLGRU:
+            state += stage.groups * params.rows // params.cell_lanes
+    return stages
 
 
 def build_image(model: QuantizedModel, params: EngineParams) -> EngineImage:
@@ -59,27 +102,22 @@ def build_image(model: QuantizedModel, params: EngineParams) -> EngineImage:
     stages: list[int] = []
     headers: list[int] = []
     weights: list[int] = []
-    state = 0
-    for kind, names in stage_names(model.config.layers):
-        matrices = [model.projections[name] for name in names]
-        rows, columns = matrices[0].weight.shape
-        groups = params.groups(rows, chunks=kind is not StageKind.HEAD)
+    for stage in program(model.config, params):
+        matrices = [model.projections[name] for name in stage.matrices]
+        groups = stage.groups
         padded = np.stack([_filled(each.weight, groups, params) for each in matrices], axis=1)
         # A row beyond the vocabulary has the lowest logit, which loses against every token.
-        bias = np.full((len(matrices), groups * params.rows),
-                       -(1 << params.bias_bits - 1) if kind is StageKind.HEAD else 0)
-        bias[:, :rows] = [each.bias for each in matrices]
+        bias = np.full((len(matrices), groups * params.rows), -(
+            1 << params.bias_bits - 1) if stage.kind is StageKind.HEAD else 0)
+        bias[:, :stage.rows] = [each.bias for each in matrices]
         unused = [0] * (MAX_SLOTS - len(matrices))
         stages.append(layout.const({
-            "kind": int(kind), "last_slot": len(matrices) - 1, "tiles": padded.shape[3],
-            "chunks": params.groups(columns) * params.rows // params.quant_lanes,
-            "headers": groups * len(matrices), "outputs": rows, "weight": len(weights),
-            "header": len(headers) // params.row_beats, "state": state,
+            "kind": int(stage.kind), "last_slot": len(matrices) - 1, "tiles": stage.tiles,
+            "chunks": stage.chunks, "headers": stage.headers, "outputs": stage.rows,
+            "weight": stage.weight, "header": stage.header, "state": stage.state,
             "k": [*(each.k for each in matrices), *unused],
             "shift": [*(each.shift - low for each in matrices), *unused],
         }).as_value().value)
-        if kind is StageKind.MLGRU:
-            state += groups * params.rows // params.cell_lanes
         # [groups, slots, rows, tiles, cols] with the tiles before the rows is the order of use.
         codes = row_codes(padded.transpose(0, 1, 3, 2, 4), params.style)
         weights += to_ints(to_bits(
@@ -107,7 +145,8 @@ def unpack_image(image: EngineImage, tokenizer: Tokenizer = BYTES) -> QuantizedM
     low, _ = params.limits.shifts
     shapes = config.projections()
     projections: dict[str, Projection] = {}
-    for word, (_, names) in zip(image.stages, stage_names(config.layers), strict=True):
+    for word, stage in zip(image.stages, program(config, params), strict=True):
+        names = stage.matrices
         fields = params.stage_layout.from_bits(word)
         slots = fields.last_slot + 1
         beats = image.weights[fields.weight:][:fields.headers * fields.tiles]

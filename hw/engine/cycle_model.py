@@ -1,0 +1,558 @@
+"""Cycles of an engine, exact as long as no port stalls: its control, without the numbers.
+
+Nothing in an engine depends on the numbers that it computes but the token that follows, so what
+happens when follows from the requests alone. Each class here is the control of the component of
+the same name, one step a cycle; a pipeline is an event so many cycles later.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from sterna.hw.core.plan.core_params import StageKind
+from sterna.hw.core.plan.request import Request
+from sterna.hw.engine.engine_image import Stage, program
+from sterna.hw.engine.engine_params import EngineParams
+from sterna.hw.units.sampler import LogitWeight
+from sterna.model.config import ModelConfig
+
+__all__ = ["EngineCycles", "cycles_per_token", "run_cycles"]
+
+_FRONT_STEPS = 3    # of Post
+_ACT_STEPS = 6      # of Norm: from reading a chunk to its activations
+_READ_CYCLES = 4    # of the next stage
+_LOGIT_WORDS = 16   # that wait at the port
+
+
+def _levels(lanes: int) -> int:
+    return (lanes - 1).bit_length()
+
+
+@dataclass(slots=True)
+class EngineCycles:
+    """What happened when, in cycles since the first prompt was offered.
+
+    ``tokens``: for each sequence the cycles in which its tokens are given. ``beats``: cycles with a
+    beat of the array. ``cycles``: all of them.
+    """
+
+    tokens: list[list[int]]
+    beats: int = 0
+    cycles: int = 0
+
+
+@dataclass(slots=True)
+class _Phase:
+    """The round of a phase."""
+
+    stage: Stage
+    index: int = 0
+    running: bool = False
+    embeds: bool = False
+    waits: bool = False
+    complete: int = 0
+    rested: int = _READ_CYCLES
+
+
+@dataclass(slots=True)
+class _Prompt:
+    sequence: int
+    predicts: bool
+    limit: int
+    is_warm: bool
+
+
+@dataclass(slots=True)
+class _Sequence:
+    waiting: bool = False
+    generating: bool = False
+    held: bool = False
+    predicts: bool = False
+    will_predict: bool = False
+    is_warm: bool = False
+    left: int = 0
+
+    @property
+    def wants(self) -> bool:
+        """A token is asked for."""
+        return self.generating and self.predicts
+
+
+class _Model:
+    """An engine, cycle by cycle."""
+
+    def __init__(self, params: EngineParams, config: ModelConfig) -> None:
+        self.params = params
+        self.program = program(config, params)
+        self.cycle = 0
+        # What is to happen at the end of a cycle; what is high in it, at its beginning.
+        self.events: dict[int, list] = defaultdict(list)
+        self.phases = [_Phase(self.program[0]) for _ in range(params.phases)]
+        self.sequences = [_Sequence() for _ in range(params.sequences)]
+        self.last_phase = 0
+        self.result = EngineCycles([[] for _ in range(params.sequences)])
+        self.norm, self.products, self.post = _Norm(self), _Products(self), _Post(self)
+        self.cells, self.embedder, self.sampler = _Cells(self), _Embedder(self), _Sampler(self)
+
+    def later(self, cycles: int, action, *arguments) -> None:
+        """Have something happen at the end of the cycle that comes so many later."""
+        self.events[self.cycle + cycles].append((action, arguments))
+
+    def run(self, prompts: deque[_Prompt], tokens: int) -> EngineCycles:
+        """Run until so many tokens have been given."""
+        while tokens:
+            taken = self._take(prompts)
+            self.post.step()
+            self.products.step()
+            self.cells.step()
+            asked = [self._step_phase(index, phase) for index, phase in enumerate(self.phases)]
+            job = self._choose(asked)
+            self.norm.step(job)
+            embeds = self.embedder.step(
+                [index for index, phase in enumerate(self.phases) if phase.embeds])
+            if embeds is not None:
+                self.phases[embeds].embeds = False
+            given = self.sampler.step()
+            chosen = given is not None and self.sequences[given].wants
+            for action, arguments in self.events.pop(self.cycle, ()):
+                action(*arguments)
+            if job is not None:
+                self.products.freshen(job)
+                self.post.freshen(job)
+            if chosen:
+                self._give(given)
+                tokens -= 1
+            if taken is not None:
+                self._begin(taken)
+            self.cycle += 1
+        self.result.cycles = self.cycle
+        return self.result
+
+    # Sequences -------------------------------------------------------------------------
+
+    def own(self, phase: int) -> list[_Sequence]:
+        batch = self.params.batch
+        return self.sequences[phase * batch:(phase + 1) * batch]
+
+    def _take(self, prompts: deque[_Prompt]) -> _Prompt | None:
+        if not prompts or self.sampler.given is not None or self.sampler.is_drawing:
+            return None
+        each = self.sequences[prompts[0].sequence]
+        if each.waiting or each.generating or each.held or each.predicts:
+            return None
+        return prompts.popleft()
+
+    def _begin(self, prompt: _Prompt) -> None:
+        each = self.sequences[prompt.sequence]
+        each.waiting, each.will_predict = True, prompt.predicts
+        each.generating = prompt.predicts and prompt.limit > 0
+        each.is_warm, each.left = prompt.is_warm, prompt.limit
+
+    def _give(self, number: int) -> None:
+        each = self.sequences[number]
+        each.left -= 1
+        each.generating = each.waiting = each.left > 0
+        each.will_predict = True
+        self.result.tokens[number].append(self.cycle + 1)
+
+    # Rounds ----------------------------------------------------------------------------
+
+    def _step_phase(self, index: int, phase: _Phase) -> bool:
+        """Whether a phase asks for its next stage."""
+        own = self.own(index)
+        following = self.program[phase.index]
+        all_complete = phase.complete == self.params.batch
+        begins = (phase.rested == _READ_CYCLES and not phase.running
+                  and any(each.waiting for each in own))
+        given = self.sampler.given
+        ended = (all_complete and following.kind is StageKind.HEAD
+                 and not any(each.predicts for each in own)) or (
+            given is not None and divmod(given, self.params.batch) == (
+                index, self.params.batch - 1))
+        phase.rested = 0 if all_complete else min(phase.rested + 1, _READ_CYCLES)
+        if all_complete:
+            phase.complete = 0
+            phase.stage = following
+            phase.index = 0 if following.kind is StageKind.HEAD else phase.index + 1
+        if begins:
+            self.later(0, self._start_round, index)
+            phase.embeds = True
+        if ended:
+            self.later(0, self._end_round, index)
+        return (all_complete and not ended) or phase.waits
+
+    def _start_round(self, index: int) -> None:
+        self.phases[index].running = True
+        for each in self.own(index):
+            each.held, each.predicts = each.waiting, each.waiting and each.will_predict
+            each.waiting = False
+
+    def _end_round(self, index: int) -> None:
+        self.phases[index].running = False
+        for each in self.own(index):
+            each.predicts = False
+
+    def release(self, index: int) -> None:
+        """The tokens of a phase have been read."""
+        for each in self.own(index):
+            each.held = False
+
+    def completed(self, index: int) -> None:
+        """A vector of a phase is complete."""
+        self.phases[index].complete += 1
+
+    def _choose(self, asked: list[bool]) -> int | None:
+        """The phase whose job the norm takes."""
+        for phase, asks in zip(self.phases, asked, strict=True):
+            phase.waits = asks
+        if not any(asked) or self.norm.active:
+            return None
+        chosen = 1 - self.last_phase if all(asked) and len(asked) > 1 else asked.index(True)
+        self.phases[chosen].waits = False
+        self.last_phase = chosen
+        return chosen
+
+
+class _Norm:
+    def __init__(self, model: _Model) -> None:
+        self.model = model
+        norm = model.params.norm
+        self.spacing = norm.root.latency + 1
+        self.table = norm.table.latency
+        # From the last activations of a vector to its first scale.
+        self.root = 2 + _levels(model.params.quant_lanes) + 1 + norm.root.latency
+        self.active = self.settled = self.waiting = self.ready = False
+        self.phase = self.sequence = 0
+        self.following = (0, 0, 0, 0)   # phase, sequence, chunks, gap
+        self.rooted = -1
+        self.reading = False
+        self.read = (0, 0, 0, 0)
+        self.place = 0
+        self.rest = self.spacing
+
+    def step(self, job: int | None) -> None:
+        model, batch = self.model, self.model.params.batch
+        self._stream()
+        settled, self.settled = self.settled, self.active
+        if (self.active and settled and not self.waiting and not self.ready
+                and self.rooted != model.cycle):
+            chunks = model.phases[self.phase].stage.chunks
+            self.following = (
+                self.phase, self.sequence, chunks, max(self.spacing - chunks, 0))
+            self.waiting = True
+            model.later(self.table - 3, self._found)
+            self.sequence += 1
+            if self.sequence == batch:
+                self.sequence = 0
+                self.active = False
+        elif not self.active and job is not None:
+            self.active, self.phase = True, job
+
+    def _found(self) -> None:
+        self.waiting, self.ready = False, True
+
+    def _stream(self) -> None:
+        model, params = self.model, self.model.params
+        gap = self.following[3]
+        last = self.reading and self.place == self.read[2] - 1
+        taken = self.ready and (
+            last and gap == 0 if self.reading else self.rest >= gap)
+        if self.reading:
+            phase, _, _, _ = self.read
+            per_tile = params.cols // params.quant_lanes
+            tile_ends = last or self.place % per_tile == per_tile - 1
+            if tile_ends:
+                model.later(_ACT_STEPS, model.products.activated, phase, last)
+            self.place += 1
+            if last:
+                root = _ACT_STEPS + self.root
+                model.later(root - 1, self._is_rooted)
+                model.later(root + self.table + 1, model.post.scaled, phase)
+                self.reading = False
+        self.rest = 0 if last else min(self.rest + 1, self.spacing)
+        if taken:
+            self.reading, self.read, self.place = True, self.following, 0
+            self.ready = False
+
+    def _is_rooted(self) -> None:
+        self.rooted = self.model.cycle + 1
+
+
+class _Products:
+    def __init__(self, model: _Model) -> None:
+        self.model = model
+        params = model.params
+        self.depth = 2 * max(params.batch, 8)
+        self.jobs: deque[int] = deque()
+        self.active = False
+        self.phase = self.sequence = self.tile = self.headers = 0
+        self.kept = self.sums = 0
+        self.counts = [0] * params.phases
+        self.act_phase = self.tiles = 0
+        self.is_taken = False   # by Post, in this cycle
+
+    def step(self) -> None:
+        model, params = self.model, self.model.params
+        stage = model.phases[self.phase].stage
+        ready = self.sequence < self.counts[self.phase] or (
+            self.sequence == self.counts[self.phase] and self.act_phase == self.phase
+            and self.tile < self.tiles)
+        last_tile = self.tile == stage.tiles - 1
+        job_ends = False
+        if self.active and ready and (self.kept != self.depth or not last_tile):
+            model.result.beats += 1
+            if last_tile:
+                self.kept += 1
+                # In the cycle itself, before Post looks.
+                model.later(params.array_latency - 1, self._summed)
+            self.sequence += 1
+            if self.sequence == params.batch:
+                self.sequence = 0
+                self.tile += 1
+                if last_tile:
+                    self.tile = 0
+                    self.headers -= 1
+                    job_ends = self.headers == 0
+        if not self.active or job_ends:
+            self.active = bool(self.jobs)
+            if self.jobs:
+                self.phase = self.jobs.popleft()
+                self.headers = model.phases[self.phase].stage.headers
+        self.kept -= self.is_taken
+        self.sums -= self.is_taken
+
+    def _summed(self) -> None:
+        self.sums += 1
+
+    def activated(self, phase: int, last: bool) -> None:
+        self.act_phase = phase
+        self.tiles += 1
+        if last:
+            self.tiles = 0
+            self.counts[phase] += 1
+
+    def freshen(self, phase: int) -> None:
+        self.counts[phase] = 0
+        self.jobs.append(phase)
+
+
+class _Post:
+    def __init__(self, model: _Model) -> None:
+        self.model = model
+        params = model.params
+        self.latency = _FRONT_STEPS + params.requantize.latency
+        self.jobs: deque[int] = deque()
+        self.active = False
+        self.phase = self.sequence = self.part = self.slot = self.left = 0
+        self.begins = False
+        self.counts = [0] * params.phases
+        self.logits = 0     # taken and not yet gone
+
+    def step(self) -> None:
+        model, params = self.model, self.model.params
+        stage = model.phases[self.phase].stage
+        products, cells = model.products, model.cells
+        is_head = stage.kind is StageKind.HEAD
+        room = self.logits != _LOGIT_WORDS if is_head else cells.has_room or not self.begins
+        group_ends = products.is_taken = False
+        if (self.active and products.sums and self.sequence < self.counts[self.phase] and room):
+            last_part = self.part == params.row_beats - 1
+            last_slot = self.slot == len(stage.matrices) - 1
+            last = last_part and self.left == 1
+            cells.begins = self.begins
+            self.begins = False
+            if is_head:
+                self.logits += 1
+                # Through the queue at the port, or past it if nobody wants them.
+                wanted = model.own(self.phase)[self.sequence].predicts
+                model.later(self.latency + wanted, self._gone)
+                if last and self.sequence == params.batch - 1:
+                    model.later(self.latency + 1 + _levels(params.post_lanes),
+                                model.sampler.complete, self.phase)
+            elif stage.kind is StageKind.RESIDUAL:
+                if last:
+                    model.later(self.latency + 2 + _levels(params.post_lanes),
+                                model.completed, self.phase)
+            elif last_slot:
+                model.later(self.latency, cells.gather, self.phase, stage.kind, last)
+            self.part += 1
+            if last_part:
+                self.part = 0
+                products.is_taken = True
+                self.sequence += 1
+                if self.sequence == params.batch:
+                    self.sequence = 0
+                    group_ends = True
+                    self.left -= 1
+                    self.begins = last_slot and len(stage.matrices) > 1
+                    self.slot = 0 if last_slot else self.slot + 1
+        if not self.active or (group_ends and self.left == 0):
+            self.active = bool(self.jobs)
+            if self.jobs:
+                self.phase = self.jobs.popleft()
+                stage = model.phases[self.phase].stage
+                self.left = stage.headers
+                self.begins = len(stage.matrices) > 1
+
+    def _gone(self) -> None:
+        self.logits -= 1
+
+    def scaled(self, phase: int) -> None:
+        self.counts[phase] += 1
+
+    def freshen(self, phase: int) -> None:
+        self.counts[phase] = 0
+        self.jobs.append(phase)
+
+
+class _Cells:
+    def __init__(self, model: _Model) -> None:
+        self.model = model
+        params = model.params
+        self.group = params.batch * params.row_beats
+        self.depth = 2 * max(self.group, 8)
+        self.parts = params.post_lanes // params.cell_lanes
+        self.part = self.kept = 0
+        self.waiting: deque[tuple[int, StageKind, bool]] = deque()
+        self.begins = False     # a group, in this cycle
+
+    @property
+    def has_room(self) -> bool:
+        return self.kept <= self.depth - self.group
+
+    def step(self) -> None:
+        params = self.model.params
+        if self.begins:
+            self.kept += self.group
+            self.begins = False
+        if self.waiting:
+            phase, kind, last = self.waiting[0]
+            self.part += 1
+            if self.part == self.parts:
+                self.part = 0
+                self.waiting.popleft()
+                self.kept -= 1
+                if last:
+                    unit = params.glu if kind is StageKind.GLU else params.mlgru
+                    self.model.later(1 + unit.latency + _levels(params.post_lanes),
+                                     self.model.completed, phase)
+
+    def gather(self, phase: int, kind: StageKind, last: bool) -> None:
+        self.waiting.append((phase, kind, last))
+
+
+class _Embedder:
+    def __init__(self, model: _Model) -> None:
+        self.model = model
+        self.active = self.reading = False
+        self.phase = self.sequence = self.upcoming = self.word = self.words = 0
+        self.changed = -2
+
+    def step(self, asks: list[int]) -> int | None:
+        """The phase whose job is taken."""
+        model, params = self.model, self.model.params
+        last_word = self.word == self.words - 1
+        done = self.reading and last_word and self.sequence == params.batch - 1
+        known = model.cycle - self.changed > 2
+        if not self.active:
+            self.changed = model.cycle
+            self.upcoming = 0
+            if not asks:
+                return None
+            self.active, self.phase = True, asks[-1]
+            chunks = model.program[0].chunks
+            self.words = chunks * params.quant_lanes // params.post_lanes
+            return self.phase
+        if self.reading and last_word:
+            model.later(3 + _levels(params.post_lanes), model.completed, self.phase)
+        if not self.reading or last_word:
+            if done:
+                model.later(0, model.release, self.phase)
+            self.reading = known and not done
+            self.word = 0
+            self.sequence = self.upcoming
+            self.active = not done
+            if known:
+                self.changed = model.cycle
+                self.upcoming += not done
+        else:
+            self.word += 1
+        return None
+
+
+class _Sampler:
+    def __init__(self, model: _Model) -> None:
+        self.model = model
+        self.ready: deque[int] = deque()
+        self.phase = self.sequence = 0
+        self.chooses = False
+        self.busy = 0           # cycles until a token is drawn
+        self.given: int | None = None   # the sequence whose token is there
+        outputs = model.program[-1].rows
+        words = -(-outputs // model.params.post_lanes)
+        way = 2 + LogitWeight.latency + _levels(model.params.post_lanes)
+        self.draw = 2 * (words + way) + 6 + 2 * model.params.post_lanes + 1
+        self.is_drawing = False
+
+    def step(self) -> int | None:
+        """The sequence whose token is there in this cycle."""
+        given, self.given = self.given, None
+        model, batch = self.model, self.model.params.batch
+        self.is_drawing = False
+        if self.busy:
+            self.busy -= 1
+            if not self.busy:
+                self._found()
+        elif self.chooses:
+            each = model.own(self.phase)[self.sequence]
+            if each.wants and each.is_warm:
+                self.busy = self.draw
+            else:
+                self._found()
+        elif self.ready:
+            self.phase = self.ready.popleft()
+            self.chooses = True
+        if self.chooses and not self.busy:
+            each = model.own(self.phase)[self.sequence % batch]
+            self.is_drawing = each.wants and each.is_warm
+        return given
+
+    def _found(self) -> None:
+        self.given = self.phase * self.model.params.batch + self.sequence
+        self.sequence += 1
+        if self.sequence == self.model.params.batch:
+            self.sequence = 0
+            self.chooses = False
+
+    def complete(self, phase: int) -> None:
+        self.ready.append(phase)
+
+
+def run_cycles(
+    params: EngineParams, config: ModelConfig, requests: Sequence[tuple[int, Request]],
+) -> EngineCycles:
+    """The cycles of requests, which are offered one after the other, each with its sequence.
+
+    A stop token never comes.
+    """
+    prompts = deque(
+        _Prompt(sequence, request.predicts_after(position), request.tokens, request.beta != 0)
+        for sequence, request in requests for position in range(len(request.prompt)))
+    return _Model(params, config).run(prompts, sum(request.tokens for _, request in requests))
+
+
+def cycles_per_token(
+    params: EngineParams, config: ModelConfig, *, sampled: bool = False,
+) -> Fraction:
+    """Cycles a token in the long run, all sequences together, each of them generating."""
+    each = 12
+    temperature = 1.0 if sampled else 0.0
+    asked = [(number, Request((0,), tokens=each, temperature=temperature))
+             for number in range(params.sequences)]
+    tokens = run_cycles(params, config, asked).tokens
+    # Away from both ends, where not every sequence runs.
+    rounds = [Fraction(own[-4] - own[-8], 4) for own in tokens]
+    return sum(rounds, start=Fraction(0)) / len(rounds) / params.sequences

@@ -97,7 +97,7 @@ def main() -> None:
           f"onnxruntime; no time of the memory missed", flush=True)
     cycles = int(np.mean([run.token_cycles[1] - run.token_cycles[0] for run in runs]))
     header = ImageHeader.from_bytes(packed)
-    first = 32 + header.stages * params.stage_parts
+    first = params.image_header_parts + header.stages * params.stage_parts
     words = header.embedding - first + params.sequences * header.row
     print(f"a token of {params.sequences} sequences: {cycles:,} cycles, {words:,} words: "
           f"{words / cycles:.1%} of the cycles bring a word; at {memory.clock_hz / 1e6:g} MHz "

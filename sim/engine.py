@@ -47,7 +47,7 @@ class _WithMemory(wiring.Component):
             "prompts": In(stream.Signature(prompt_layout(params))),
             "tokens": Out(stream.Signature(token_layout(params))),
             "logits": Out(stream.Signature(logit_layout(params))),
-            "status": Out(ImageStatus)})
+            "pauses": In(1), "status": Out(ImageStatus)})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -58,6 +58,8 @@ class _WithMemory(wiring.Component):
         for name in ("prompts", "tokens", "logits"):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(engine, name))
         m.d.comb += self.status.eq(engine.status)
+        if "pauses" in memory.signature.members:
+            m.d.comb += memory.pauses.eq(self.pauses)
         return m
 
 
@@ -102,7 +104,8 @@ def run_engine(
     work
         Folder of the simulation.
     random_pauses
-        Whether prompts come, and tokens and logits are taken, with pauses at random.
+        Whether prompts come, tokens and logits are taken, and an :class:`ImageMemory` answers, with
+        pauses at random.
     cut_after
         Begin with a prompt of one token for every sequence, and reset the engine so many cycles
         after the last of them was taken; None for no such beginning.
@@ -130,8 +133,10 @@ def run_engine(
     phases.append(Phase(
         "run", {"prompts": _words(params, requests)},
         {"tokens": generated, "logits": beats * _predictions(requests, generated)},
-        reset=not settled, random_pauses=random_pauses))
+        reset=not settled, random_pauses=random_pauses,
+        levels={"pauses": int(random_pauses)} if params.port_bits else {}))
     job = Job(["prompts"], ["tokens", "logits"], 1, phases,
+              ["pauses"] if params.port_bits else [],
               patience=20_000 + 40 * params.sequences * params.most_weights)
     return _runs(params, vocab, run_on(simulator, list(sources), _MODULE, job, work)[-1])
 

@@ -27,23 +27,24 @@ _TIMES = {
 
 class ImageMemory(wiring.Component):
     """A memory behind the port of an engine: it answers requests in their order, ``latency`` cycles
-    after each, or pauses at random.
+    after each.
 
     Members
     -------
     reads : ``In(stream.Signature(read_layout(params)))``
     data : ``Out(stream.Signature(params.port_bits))``
+    pauses : ``In(1)``
+        While it is high, words come with pauses at random.
     """
 
-    def __init__(
-        self, params: EngineParams, image: bytes, *, latency: int = 20, pauses: bool = False,
-    ) -> None:
+    def __init__(self, params: EngineParams, image: bytes, *, latency: int = 20) -> None:
         self.params = params
         self._words = np.frombuffer(image, dtype=np.uint8).reshape(-1, params.port_bits // 8)
-        self._latency, self._pauses = latency, pauses
+        self._latency = latency
         super().__init__({
             "reads": In(stream.Signature(read_layout(params))),
             "data": Out(stream.Signature(params.port_bits)),
+            "pauses": In(1),
         })
 
     def elaborate(self, platform: object) -> Module:
@@ -67,7 +68,7 @@ class ImageMemory(wiring.Component):
         ready = asked.r_rdy & ((time - first.time)[:32] >= self._latency)
         m.d.comb += [
             read.addr.eq(first.read.address + place), data.payload.eq(read.data),
-            data.valid.eq(ready & (offers if self._pauses else 1)),
+            data.valid.eq(ready & (offers | ~self.pauses)),
         ]
         m.d.sync += offers.eq((random[0] & random[5]) | (offers & ~data.ready))
         with m.If(data.valid & data.ready):

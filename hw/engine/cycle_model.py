@@ -19,16 +19,27 @@ from sterna.hw.engine.engine_params import EngineParams
 from sterna.hw.units.sampler import LogitWeight
 from sterna.model.config import ModelConfig
 
-__all__ = ["EngineCycles", "cycles_per_token", "run_cycles"]
+__all__ = ["EngineCycles", "MemoryTiming", "cycles_per_token", "run_cycles"]
 
 _FRONT_STEPS = 3    # of Post
 _ACT_STEPS = 6      # of Norm: from reading a chunk to its activations
 _READ_CYCLES = 4    # of the next stage
 _LOGIT_WORDS = 16   # that wait at the port
+_DECODE_STEPS = 5 + 2   # from a word of the port to its weights in the ring, and known to be there
 
 
 def _levels(lanes: int) -> int:
     return (lanes - 1).bit_length()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTiming:
+    """A memory behind the port: the first word of a request comes ``latency`` cycles after it, and
+    ``rate`` words a cycle after that. ``requests`` are taken ahead."""
+
+    latency: int = 20
+    rate: Fraction = Fraction(1)
+    requests: int = 8
 
 
 @dataclass(slots=True)
@@ -36,11 +47,12 @@ class EngineCycles:
     """What happened when, in cycles since the first prompt was offered.
 
     ``tokens``: for each sequence the cycles in which its tokens are given. ``beats``: cycles with a
-    beat of the array. ``cycles``: all of them.
+    beat of the array. ``words``: those that came through the port. ``cycles``: all of them.
     """
 
     tokens: list[list[int]]
     beats: int = 0
+    words: int = 0
     cycles: int = 0
 
 
@@ -84,7 +96,9 @@ class _Sequence:
 class _Model:
     """An engine, cycle by cycle."""
 
-    def __init__(self, params: EngineParams, config: ModelConfig) -> None:
+    def __init__(
+        self, params: EngineParams, config: ModelConfig, memory: MemoryTiming,
+    ) -> None:
         self.params = params
         self.program = program(config, params)
         self.cycle = 0
@@ -95,7 +109,9 @@ class _Model:
         self.last_phase = 0
         self.result = EngineCycles([[] for _ in range(params.sequences)])
         self.norm, self.products, self.post = _Norm(self), _Products(self), _Post(self)
-        self.cells, self.embedder, self.sampler = _Cells(self), _Embedder(self), _Sampler(self)
+        self.cells, self.sampler = _Cells(self), _Sampler(self)
+        self.reader = _Reader(self, config, memory) if params.port_bits else None
+        self.embedder = (_PortEmbedder if params.port_bits else _Embedder)(self)
 
     def later(self, cycles: int, action, *arguments) -> None:
         """Have something happen at the end of the cycle that comes so many later."""
@@ -105,6 +121,8 @@ class _Model:
         """Run until so many tokens have been given."""
         while tokens:
             taken = self._take(prompts)
+            if self.reader:
+                self.reader.step()
             self.post.step()
             self.products.step()
             self.cells.step()
@@ -130,6 +148,18 @@ class _Model:
             self.cycle += 1
         self.result.cycles = self.cycle
         return self.result
+
+    def rest(self) -> None:
+        """Let the reader read ahead until its ring is full, and begin to count then."""
+        words = -1
+        while words != self.result.words or self.reader.asked:
+            words = self.result.words
+            for _ in range(self.reader.memory.latency + 16):
+                self.reader.step()
+                for action, arguments in self.events.pop(self.cycle, ()):
+                    action(*arguments)
+                self.cycle += 1
+        self.result.words = 0
 
     # Sequences -------------------------------------------------------------------------
 
@@ -189,6 +219,8 @@ class _Model:
         for each in self.own(index):
             each.held, each.predicts = each.waiting, each.waiting and each.will_predict
             each.waiting = False
+        if self.reader:
+            self.reader.begins(any(each.predicts for each in self.own(index)))
 
     def _end_round(self, index: int) -> None:
         self.phases[index].running = False
@@ -293,6 +325,7 @@ class _Products:
         self.counts = [0] * params.phases
         self.act_phase = self.tiles = 0
         self.is_taken = False   # by Post, in this cycle
+        self.words = 0          # in the ring
 
     def step(self) -> None:
         model, params = self.model, self.model.params
@@ -302,6 +335,8 @@ class _Products:
             and self.tile < self.tiles)
         last_tile = self.tile == stage.tiles - 1
         job_ends = False
+        if model.reader and not self.words:
+            ready = False
         if self.active and ready and (self.kept != self.depth or not last_tile):
             model.result.beats += 1
             if last_tile:
@@ -312,6 +347,9 @@ class _Products:
             if self.sequence == params.batch:
                 self.sequence = 0
                 self.tile += 1
+                if model.reader:
+                    self.words -= 1
+                    model.reader.free_words += 1
                 if last_tile:
                     self.tile = 0
                     self.headers -= 1
@@ -386,6 +424,8 @@ class _Post:
                 if self.sequence == params.batch:
                     self.sequence = 0
                     group_ends = True
+                    if model.reader:
+                        model.reader.free_headers += 1
                     self.left -= 1
                     self.begins = last_slot and len(stage.matrices) > 1
                     self.slot = 0 if last_slot else self.slot + 1
@@ -483,6 +523,163 @@ class _Embedder:
         return None
 
 
+class _PortEmbedder:
+    def __init__(self, model: _Model) -> None:
+        self.model = model
+        self.asks = self.comes = False
+        self.asked = self.sequence = self.word = self.words = self.part = 0
+
+    def step(self, asks: list[int]) -> int | None:
+        """The phase whose job is taken."""
+        model, params = self.model, self.model.params
+        if self.asks or self.comes or not asks:
+            return None
+        self.asks = self.comes = True
+        self.asked = self.sequence = 0
+        self.words = model.program[0].chunks * params.quant_lanes // params.post_lanes
+        return asks[-1]
+
+    def is_asked(self) -> None:
+        """The row of a token is going to be asked for."""
+        self.asked += 1
+        if self.asked == self.model.params.batch:
+            self.asks = False
+            self.model.later(0, self.model.release, 0)
+
+    def takes(self) -> bool:
+        """A word of a row is offered: whether it is taken in this cycle."""
+        params = self.model.params
+        ratio = params.post_lanes * params.element_bits // params.port_bits
+        self.part += 1
+        if ratio > 1:
+            if self.part == ratio:
+                self.part = 0
+                self._came()
+            return True
+        last = self.word == self.words - 1
+        self._came()
+        if last or self.part == params.port_bits // (params.post_lanes * params.element_bits):
+            self.part = 0
+            return True
+        return False
+
+    def _came(self) -> None:
+        model, params = self.model, self.model.params
+        self.word += 1
+        if self.word == self.words:
+            self.word = 0
+            model.later(2 + _levels(params.post_lanes), model.completed, 0)
+            self.sequence += 1
+            self.comes = self.sequence != params.batch
+
+
+class _Reader:
+    """The image reader, once it has checked the image, and the memory behind it."""
+
+    def __init__(self, model: _Model, config: ModelConfig, memory: MemoryTiming) -> None:
+        params = model.params
+        self.model, self.memory = model, memory
+        self.header_words = params.row_beats * params.header_parts
+        self.row_words = params.row_parts(config.d)
+        self.state = self._read
+        self.index = self.left = 0
+        self.stage = model.program[0]
+        self.free_words = self.free_headers = params.ring
+        self.enough = False
+        self.begun = self.has_head = False
+        self.asked: deque[tuple[int, int, bool]] = deque()  # cycle, words, whether of a row
+        self.place = 0
+        self.clock = Fraction(0)    # when the memory may give the next word
+
+    def step(self) -> None:
+        # What is asked for in this cycle may come in the next one.
+        coming = self.asked[0] if self.asked else None
+        enough = self.free_words >= self.stage.tiles and self.free_headers > 0
+        self.state = self.state()
+        self.enough = enough
+        if coming is not None:
+            self._take(*coming)
+
+    def begins(self, predicts: bool) -> None:
+        self.begun, self.has_head = True, predicts
+
+    # The states of the requests, each of which returns the next one -----------------------
+
+    def _read(self):
+        return self._load
+
+    def _load(self):
+        self.stage = self.model.program[self.index]
+        self.left = self.stage.headers
+        return self._settle
+
+    def _settle(self):
+        return self._choose
+
+    def _choose(self):
+        is_head = self.stage.kind is StageKind.HEAD
+        if self.model.embedder.asks:
+            self.model.embedder.is_asked()
+            return self._row
+        if is_head and self.begun and not self.has_head:
+            return self._again()
+        if self.enough and (self.begun or not is_head):
+            return self._group
+        return self._choose
+
+    def _again(self):
+        self.index, self.begun = 0, False
+        return self._read
+
+    def _row(self):
+        return self._ask_row
+
+    def _ask_row(self):
+        if len(self.asked) == self.memory.requests:
+            return self._ask_row
+        self.asked.append((self.model.cycle, self.row_words, True))
+        return self._choose
+
+    def _group(self):
+        if len(self.asked) == self.memory.requests:
+            return self._group
+        stage = self.stage
+        self.asked.append((self.model.cycle, self.header_words
+                           + stage.tiles * self.model.params.weight_parts, False))
+        self.free_words -= stage.tiles
+        self.free_headers -= 1
+        self.left -= 1
+        if self.left:
+            return self._settle_room
+        if stage.kind is StageKind.HEAD:
+            return self._again()
+        self.index += 1
+        return self._read
+
+    def _settle_room(self):
+        return self._settle
+
+    def _take(self, since: int, words: int, is_row: bool) -> None:
+        """A word of the first request, if it is there."""
+        model = self.model
+        if model.cycle < since + self.memory.latency or self.clock > model.cycle:
+            return
+        if is_row and not model.embedder.takes():
+            return
+        self.clock = max(self.clock, Fraction(model.cycle)) + 1 / self.memory.rate
+        model.result.words += 1
+        self.place += 1
+        in_weights = self.place - self.header_words
+        if not is_row and in_weights > 0 and in_weights % model.params.weight_parts == 0:
+            model.later(_DECODE_STEPS - 1, self._filled)
+        if self.place == words:
+            self.place = 0
+            self.asked.popleft()
+
+    def _filled(self) -> None:
+        self.model.products.words += 1
+
+
 class _Sampler:
     def __init__(self, model: _Model) -> None:
         self.model = model
@@ -533,26 +730,32 @@ class _Sampler:
 
 def run_cycles(
     params: EngineParams, config: ModelConfig, requests: Sequence[tuple[int, Request]],
+    memory: MemoryTiming | None = None,
 ) -> EngineCycles:
-    """The cycles of requests, which are offered one after the other, each with its sequence.
+    """The cycles of requests, which are offered one after the other, each with its sequence, to an
+    engine that has rested for a while. ``memory`` is behind the port, if there is one.
 
     A stop token never comes.
     """
     prompts = deque(
         _Prompt(sequence, request.predicts_after(position), request.tokens, request.beta != 0)
         for sequence, request in requests for position in range(len(request.prompt)))
-    return _Model(params, config).run(prompts, sum(request.tokens for _, request in requests))
+    model = _Model(params, config, memory or MemoryTiming())
+    if model.reader:
+        model.rest()
+    return model.run(prompts, sum(request.tokens for _, request in requests))
 
 
 def cycles_per_token(
     params: EngineParams, config: ModelConfig, *, sampled: bool = False,
+    memory: MemoryTiming | None = None,
 ) -> Fraction:
     """Cycles a token in the long run, all sequences together, each of them generating."""
     each = 12
     temperature = 1.0 if sampled else 0.0
     asked = [(number, Request((0,), tokens=each, temperature=temperature))
              for number in range(params.sequences)]
-    tokens = run_cycles(params, config, asked).tokens
+    tokens = run_cycles(params, config, asked, memory).tokens
     # Away from both ends, where not every sequence runs.
     rounds = [Fraction(own[-4] - own[-8], 4) for own in tokens]
     return sum(rounds, start=Fraction(0)) / len(rounds) / params.sequences

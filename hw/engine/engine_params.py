@@ -154,7 +154,7 @@ class EngineParams:
         if self.style is ArrayStyle.XC7_PAIR:
             raise ValueError(f"the codes of {self.style} cannot come through a port")
         check_whole("patience", self.patience, 1, 1 << 32)
-        for name, low, high in (("port_bits", 16, 512), ("ring", 2 * self.tiles, 1 << 16)):
+        for name, low, high in (("port_bits", 16, 4096), ("ring", 2 * self.tiles, 1 << 16)):
             check_whole(name, getattr(self, name), low, high)
             if not _power(getattr(self, name)):
                 raise ValueError(f"{name} must be a power of two, got {getattr(self, name)}")
@@ -251,6 +251,11 @@ class EngineParams:
     # Words of the port -------------------------------------------------------------
 
     @property
+    def image_header_parts(self) -> int:
+        """Words of the port for what an image begins with."""
+        return self._parts(IMAGE_HEADER_BITS)
+
+    @property
     def port_trits(self) -> int:
         """Weights in a word of the port: five in a byte."""
         return self.port_bits // 8 * 5
@@ -286,7 +291,7 @@ class EngineParams:
     def address_bits(self) -> int:
         """Bits of the address of a word of the largest image, and of a number of words."""
         limits = self.limits
-        words = (IMAGE_HEADER_BITS // 16 + self.stages * self.stage_parts
+        words = (self.image_header_parts + self.stages * self.stage_parts
                  + self.most_biases * self.row_beats * self.header_parts
                  + self.most_weights * self.weight_parts
                  + limits.vocab * self.row_parts(limits.width) + 2)

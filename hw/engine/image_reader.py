@@ -145,7 +145,7 @@ class ImageReader(wiring.Component):
     def _check(self, m, header):
         """Read all of the image, and keep its header and stages."""
         params, port, data = self.params, self.params.port_bits, self.data
-        header_words = IMAGE_HEADER_BITS // port
+        header_words = params.image_header_parts
         crc = Signal(32, init=_ALL_ONES)
         taken = data.valid & (self.status == ImageStatus.LOADING)
         left = Signal(params.address_bits)
@@ -238,8 +238,8 @@ class ImageReader(wiring.Component):
         with m.FSM(name="ask"):
             with m.State("LOADING"):
                 m.d.sync += [
-                    first.eq(IMAGE_HEADER_BITS // params.port_bits
-                             + header.stages * params.stage_parts), address.eq(first)]
+                    first.eq(params.image_header_parts + header.stages * params.stage_parts),
+                    address.eq(first)]
                 with m.If(self.status == ImageStatus.RUNNING):
                     m.next = "READ"
             with m.State("READ"):

@@ -2,7 +2,7 @@
 
 Everything is little-endian, in words of ``port_bits``:
 
-- 16 words of 32 bits: :class:`ImageHeader`;
+- 16 numbers of 32 bits: :class:`ImageHeader`;
 - the stages;
 - for each group of rows of each stage its biases and numbers of -1 weights, then its weights,
   five in a byte;
@@ -107,12 +107,13 @@ def pack_image(image: EngineImage) -> bytes:
     embedding = _padded(table.view(np.uint8), row * port)
 
     body = b"".join(part.tobytes() for part in parts)
-    start = (IMAGE_HEADER_BITS // 8 + len(body)) // port
+    start = params.image_header_parts + len(body) // port
     words = start + embedding.size // port + -(-_CRC_BYTES // port)
     header = ImageHeader(
         MAGIC, VERSION, format_digest(params), words, start, row, len(stages), config.d,
         config.layers, config.dff, config.vocab)
-    text = header.to_bytes() + body + embedding.tobytes()
+    text = header.to_bytes().ljust(params.image_header_parts * port, b"\0")
+    text += body + embedding.tobytes()
     text += bytes(words * port - len(text) - _CRC_BYTES)
     return text + zlib.crc32(text).to_bytes(_CRC_BYTES, "little")
 
@@ -139,7 +140,7 @@ def read_image(data: bytes, params: EngineParams) -> EngineImage:
         raise ValueError("the image is damaged: its CRC-32 is another one")
 
     words = np.frombuffer(data, dtype=np.uint8).reshape(-1, port)
-    at = IMAGE_HEADER_BITS // 8 // port
+    at = params.image_header_parts
     table = words[at:at + header.stages * params.stage_parts]
     at += len(table)
     stages = _from_bytes(table.reshape(header.stages, -1), params.stage_layout.size)

@@ -1,6 +1,6 @@
 """Cycles, area and clock of the engine for a bundled model.
 
-With ``--cycles`` Verilator counts the cycles of a greedy token, for each number of sequences.
+With ``--cycles`` it prints the cycles of a token for each number of sequences, by the cycle model.
 Otherwise Yosys synthesises the engine for an ECP5 and nextpnr packs it; with ``--seeds`` nextpnr
 places and routes it once for each. What both give is kept in Sterna's cache.
 """
@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
-from pathlib import Path
 
-from sterna.hw.core.plan.request import Request
 from sterna.hw.emit.verilog import verilog_files
+from sterna.hw.engine.cycle_model import cycles_per_token
 from sterna.hw.engine.engine import Engine
 from sterna.hw.engine.engine_image import build_image
 from sterna.hw.engine.engine_params import EngineParams, Limits
@@ -21,23 +19,8 @@ from sterna.hw.flow.cached_tools import CachedTools
 from sterna.hw.flow.synth_report import BlockArea
 from sterna.hw.flow.target import target_named
 from sterna.model.cache import user_cache
-from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import BUNDLED, bundled_path
-from sterna.sim.engine import run_engine, write_engine
-
-
-def count_cycles(model: QuantizedModel, params: EngineParams) -> None:
-    """Print the cycles of a token, when every sequence generates."""
-    image, each = build_image(model, params), 7
-    asked = [(number, Request((7 * number,), tokens=each))
-             for number in range(params.sequences)]
-    with tempfile.TemporaryDirectory(prefix="sterna-engine-") as name:
-        runs = run_engine(image, write_engine(image, Path(name)), asked,
-                          each * params.sequences, Path(name) / "run")
-    # Away from both ends, where not every sequence runs.
-    rounds = [(run.token_cycles[5] - run.token_cycles[2]) / 3 for run in runs]
-    print(f"{params.sequences} sequences: {statistics.mean(rounds) / params.sequences:,.1f} cycles "
-          f"a token", flush=True)
 
 
 def main() -> None:
@@ -57,8 +40,11 @@ def main() -> None:
     seeds, aim, counted = options.pop("seeds"), options.pop("aim"), options.pop("cycles")
     if counted is not None:
         for sequences in counted:
-            count_cycles(model, EngineParams(
-                Limits.of(model), **options | {"sequences": sequences}))
+            params = EngineParams(Limits.of(model), **options | {"sequences": sequences})
+            greedy, drawn = (float(cycles_per_token(params, model.config, sampled=sampled))
+                             for sampled in (False, True))
+            print(f"{sequences} sequences: {greedy:,.1f} cycles a token, {drawn:,.1f} if drawn",
+                  flush=True)
         return
     params = EngineParams(Limits.of(model), **options, style="ecp5-chain")
     tools = CachedTools(target, user_cache("synthesis"), lambda text, step: None)

@@ -308,9 +308,12 @@ class Products(wiring.Component):
             m.submodules.kept = kept = memory.Memory(
                 shape=params.sum_layout, depth=params.batch, init=[], attrs=NEVER_COLLIDES)
             write, read = kept.write_port(), kept.read_port(domain="comb")
-            sequence = steps.delay(beat.sequence, way, "sequence")
-            m.d.comb += [read.addr.eq(sequence), write.addr.eq(sequence), write.en.eq(valid)]
-            before, after = read.data, write.data
+            # Read a cycle ahead: the same sequence was written two cycles ago, or earlier.
+            early = steps.delay(beat.sequence, way - 1, "early")
+            m.d.comb += [read.addr.eq(early), write.en.eq(valid),
+                         write.addr.eq(steps.delay(early, 1, "sequence"))]
+            before = params.sum_layout(steps.register(read.data, "before"))
+            after = write.data
         for row in range(params.rows):
             total = self._added(m, row, partial[row], before[row], first)
             with m.If(valid):

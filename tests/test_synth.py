@@ -127,7 +127,11 @@ def test_what_was_done_is_not_done_again(cache, monkeypatch):
                   {"cache": Cache(None)}):
         with pytest.raises(AssertionError, match="ran again"):
             synth(MODEL, "ecp5-85k", **{**options, **other})
-    # What was kept in another format is not taken for one of today.
+    # What another script made, or was kept in another format, is not taken for one of today.
+    with monkeypatch.context() as other:
+        other.setattr(flow, "synthesis_script", lambda *given, **named: "synth_ecp5")
+        with pytest.raises(AssertionError, match="ran again"):
+            synth(MODEL, "ecp5-85k", **options)
     monkeypatch.setattr(flow, "_ROUTED_FORMAT", 1)
     with pytest.raises(AssertionError, match="ran again"):
         synth(MODEL, "ecp5-85k", **options)

@@ -22,7 +22,7 @@ from sterna.model.extras import install_command
 
 __all__ = [
     "FST_HEADERS", "MissingToolError", "YosysError", "copy_memories", "end_all", "files_of",
-    "has_header", "run_tool", "run_yosys", "verilator_environment"]
+    "has_header", "run_tool", "run_yosys", "temporary_in", "verilator_environment"]
 
 _SYSTEM_TOOLS = ("g++", "make", "perl")
 FST_HEADERS: Mapping[str, str] = MappingProxyType({"lz4.h": "liblz4-dev", "zlib.h": "zlib1g-dev"})
@@ -145,6 +145,12 @@ class YosysError(RuntimeError):
     """Yosys failed; the message ends with the last lines it wrote."""
 
 
+def temporary_in(folder: Path) -> dict[str, str]:
+    """An environment whose temporary files go with a folder: WebAssembly is killed, and removes
+    none of its own."""
+    return {**os.environ, "TMPDIR": str(folder.resolve())}
+
+
 def run_yosys(folder: Path, script: str, *, timeout_s: float = 600) -> str:
     """Run a Yosys script, a command a line, in a folder and return the log.
 
@@ -162,7 +168,8 @@ def run_yosys(folder: Path, script: str, *, timeout_s: float = 600) -> str:
     try:
         done = run_tool(
             [sys.executable, "-c", _RUN, "-q", "-l", _LOG, "-p", commands], cwd=folder,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout_s=timeout_s)
+            env=temporary_in(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            timeout_s=timeout_s)
     except subprocess.TimeoutExpired as error:
         raise YosysError(f"Yosys did not finish within {timeout_s:g} s in {folder}") from error
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""

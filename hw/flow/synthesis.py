@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sterna.hw.emit.tools import YosysError, copy_memories, run_yosys
 
-__all__ = ["Family", "MappedMemory", "MemoryStyle", "Synthesis", "synthesize"]
+__all__ = ["Family", "MappedMemory", "MemoryStyle", "Synthesis", "synthesis_script", "synthesize"]
 
 
 class Family(enum.StrEnum):
@@ -137,6 +137,11 @@ class Synthesis:
         return _total(self.cells, _DSPS)
 
 
+def synthesis_script(top: str, family: Family, *, multipliers: bool = True) -> str:
+    """What Yosys is told to do with a design, a command a line."""
+    return _COMMANDS[family].format(top=top, switches=_MULTIPLIERS[family][not multipliers])
+
+
 def synthesize(
     verilog_path: str | Path, top: str, family: Family, *, multipliers: bool = True,
     netlist_path: str | Path | None = None,
@@ -146,8 +151,7 @@ def synthesize(
     A small core takes half a minute, the bundled model at 8 x 128 several minutes. Not every
     iCE40 has ``multipliers``. The netlist goes to ``netlist_path``, if given, in Yosys' JSON.
     """
-    command = _COMMANDS[family].format(
-        top=top, switches=_MULTIPLIERS[family][not multipliers])
+    command = synthesis_script(top, family, multipliers=multipliers)
     with tempfile.TemporaryDirectory(prefix="sterna-synthesis-") as name:
         folder = Path(name)
         shutil.copyfile(verilog_path, folder / "design.v")

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sterna.export.runtime.runtime import OnnxModel
+from sterna.hw.board.sdram_top import SdramDesign
 from sterna.hw.board.top import TOP_MODULE, BoardDesign
 from sterna.hw.core.plan.request import Request
-from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.testbench.job import SimulationError
 from sterna.sim.bench.cpp_build import build_library, load_library
 from sterna.sim.bench.waves import WaveSignal, check_waves, write_views
 from sterna.sim.core.reference import Oracle
+from sterna.sim.memory import SDRAM_MODEL
 
 __all__ = ["BoardSimulation", "ConversationReference"]
 
@@ -38,7 +39,7 @@ class BoardSimulation:
     """
 
     def __init__(
-        self, design: BoardDesign, work: Path, *, host_baud: float | None = None,
+        self, design: BoardDesign | SdramDesign, work: Path, *, host_baud: float | None = None,
         waves: Path | None = None,
     ) -> None:
         params = design.params
@@ -48,6 +49,8 @@ class BoardSimulation:
             (work / name).write_text(text, encoding="utf-8", newline="\n")
             if name.endswith(".v"):
                 sources.append(work / name)
+        if isinstance(design, SdramDesign):
+            sources.append(SDRAM_MODEL)
         self._library = _load(build_library(
             sources, TOP_MODULE, (), work, harness=_HARNESS, waves=check_waves(waves)))
         bit_cycles = params.clock_hz / (host_baud or params.baud)
@@ -61,8 +64,7 @@ class BoardSimulation:
             write_views(waves, TOP_MODULE, {"": pins_shown})
             self._library.board_waves(self._board, str(waves.resolve()).encode())
         # A token, or its bytes, and much more.
-        per_token = max(CycleModel(design.core).cycles_per_token(sampled=True),
-                        3 * _FRAME_BITS * bit_cycles)
+        per_token = max(design.cycles_per_token, 3 * _FRAME_BITS * bit_cycles)
         self._patience = int(400 * per_token)
         if not self._run(1, _START_CYCLES):
             raise SimulationError("the simulated board does not start")

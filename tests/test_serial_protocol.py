@@ -9,19 +9,11 @@ import pytest
 
 from sterna.hw.board.conversation import Conversation, ConversationError
 from sterna.hw.board.serial_protocol import Answer, Order, SerialProtocol, check_core, order_bytes
-from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.testbench.amaranth import run_bench
-from sterna.model.config import ModelConfig
-from sterna.model.profile import C12
 
 DONE, STOPPED, REFUSED = (bytes([each]) for each in Answer)
 RESTART = order_bytes(Order.RESTART)
 DEADLINE = 60_000
-
-
-def core_params(vocab: int = 256, sequences: int = 1) -> CoreParams:
-    return CoreParams(
-        ModelConfig(d=8, layers=1, dff=8, vocab=vocab), C12, rows=1, cols=8, sequences=sequences)
 
 
 def fed(*tokens: int) -> bytes:
@@ -54,7 +46,7 @@ def play(
 
     ``stop_after``: STOP comes after so many bytes sent.
     """
-    dut = SerialProtocol(core_params(vocab), sampled=sampled)
+    dut = SerialProtocol(vocab, sampled=sampled)
     session = Session()
 
     async def bench(ctx):
@@ -144,12 +136,12 @@ def test_a_restart_begins_a_sequence_with_beta_and_seed():
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"vocab": 127}, "from 128 .ASCII. to 65536, got 127"),
-    ({"vocab": 65537}, "from 128 .ASCII. to 65536, got 65537"),
-    ({"sequences": 2}, "has one sequence, the core 2")])
+    ((127, 1), "from 128 .ASCII. to 65536, got 127"),
+    ((65537, 1), "from 128 .ASCII. to 65536, got 65537"),
+    ((256, 2), "has one sequence, the core 2")])
 def test_a_core_that_one_cannot_talk_to_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        check_core(core_params(**options))
+        check_core(*options)
 
 
 class Script:

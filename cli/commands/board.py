@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sterna.cli.terminal.console import Stages, out, print_json, say, write
+from sterna.cli.terminal.console import Stages, out, print_json, progress_bar, say, write
 from sterna.cli.terminal.options import (
     MODEL_HELP,
     JsonOption,
@@ -31,6 +31,7 @@ from sterna.model.tokens.tokenizer import BYTES, TextStream, Tokenizer
 if TYPE_CHECKING:
     from sterna.hw.board.bitstream import Attempt
     from sterna.hw.board.conversation import Conversation, SerialPort
+    from sterna.hw.board.sdram_top import SdramDesign
     from sterna.hw.board.top import BoardDesign, BoardParams
     from sterna.sim.board import ConversationReference
 
@@ -48,12 +49,16 @@ _QuantLanesOption = Annotated[int, typer.Option(
          "are given.")]
 _StyleOption = Annotated[str, typer.Option(
     help="How the array is built: auto, or a style that the board supports.")]
+_SdramOption = Annotated[bool, typer.Option(
+    "--sdram", help="Keep the model in the SDRAM of the board: the bitstream takes every model "
+                    "that is no larger than MODEL, as an image.")]
+_IMAGE = "image.bin"
 
 
 def _design(
-    model: QuantizedModel, params: BoardParams, style: str, begin: Callable[[str], None],
-    **given: int,
-) -> BoardDesign:
+    model: QuantizedModel, params: BoardParams, style: str, begin: Callable[[str], None], *,
+    sdram: bool, **given: int,
+) -> BoardDesign | SdramDesign:
     """The top module of a board with a core of the sizes given; 0 stands for the board's own.
 
     ``begin`` is told of the stage once it is known that the model may fit; a FitError says that
@@ -64,6 +69,12 @@ def _design(
     from sterna.hw.flow.fit import check_memories
     from sterna.hw.flow.target import style_for
     board = params.board
+    if sdram:
+        from sterna.hw.board.sdram_top import sdram_design
+        begin(f"emit the Verilog of {board.name}")
+        return sdram_design(model, params, {
+            **{name: value for name, value in given.items() if value},
+            "style": style_for(board.target, style)})
     sizes = dict(board.sizes)
     if given["rows"] or given["cols"]:
         del sizes["quant_lanes"]      # it would be that of another array
@@ -95,6 +106,7 @@ def build(
     cols: _ColsOption = 0,
     quant_lanes: _QuantLanesOption = 0,
     style: _StyleOption = "auto",
+    sdram: _SdramOption = False,
     seed: Annotated[int, typer.Option(help="Seed of the placer, from 1.")] = 1,
     seeds: Annotated[int, typer.Option(
         help="Seeds to try, counting up from --seed, until one meets the clock.")] = 1,
@@ -104,7 +116,8 @@ def build(
     """Make a bitstream of a model for a board.
 
     Synthesises, places, routes and packs with tools from pip. Writes the bitstream, report.json
-    and, in the folder source, the Verilog and the constraints. No bitstream has been tried on a
+    and, in the folder source, the Verilog and the constraints; with --sdram also image.bin, which
+    chat loads. No bitstream has been tried on a
     physical board. Exits with 1 if the design does not fit or the clock is not met; report.json
     is written even then.
 
@@ -112,6 +125,7 @@ def build(
     """
     from sterna.cli.reports.synth_page import synth_progress
     from sterna.hw.board.bitstream import TimingError, build_bitstream
+    from sterna.hw.board.sdram_top import SdramDesign
     from sterna.hw.board.top import write_sources
     from sterna.hw.flow.fit import FitError
     if seed < 1 or seeds < 1:
@@ -121,9 +135,11 @@ def build(
     params = _board_params(board, clock, baud)
     try:
         with synth_progress(quiet) as progress:
-            design = _design(loaded, params, style, lambda text: progress(text, None), rows=rows,
-                             cols=cols, quant_lanes=quant_lanes)
+            design = _design(loaded, params, style, lambda text: progress(text, None),
+                             sdram=sdram, rows=rows, cols=cols, quant_lanes=quant_lanes)
             write_sources(design, output / "source")
+            if isinstance(design, SdramDesign):
+                write_atomically(output / _IMAGE, design.image)
             made = build_bitstream(design, seeds=range(seed, seed + seeds), progress=progress)
     except (FitError, TimingError) as error:
         if error.report is None:
@@ -146,7 +162,8 @@ def build(
 
 
 def _show(
-    design: BoardDesign, tried: Attempt, outcome: dict[str, Any], output: Path, as_json: bool,
+    design: BoardDesign | SdramDesign, tried: Attempt, outcome: dict[str, Any], output: Path,
+    as_json: bool,
 ) -> None:
     """Write report.json, and print it or the table of what is used."""
     report = {
@@ -197,6 +214,9 @@ def chat(
     cols: _ColsOption = 0,
     quant_lanes: _QuantLanesOption = 0,
     style: _StyleOption = "auto",
+    sdram: _SdramOption = False,
+    load: Annotated[Path | None, typer.Option(
+        help="Load this image first, image.bin of build --sdram.")] = None,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output",
         help="With --port sim: keep the compiled simulation in this folder for reuse.")] = None,
@@ -224,7 +244,9 @@ def chat(
         if wanted is not None and of_bytes and not check:
             raise ValueError(f"MODEL goes with --port {_SIMULATED} or --check: {in_bitstream}")
         refuse(f"goes with --port {_SIMULATED}: {in_bitstream}", rows=rows, cols=cols,
-               quant_lanes=quant_lanes, style=style != "auto", output=output, waves=waves)
+               quant_lanes=quant_lanes, style=style != "auto", sdram=sdram, output=output,
+               waves=waves)
+    image = load.read_bytes() if load else None
     check_folder(output)
     warmth = _temperature(board, temperature)
     sampler = Sampler(temperature=warmth, seed=seed)
@@ -243,8 +265,8 @@ def chat(
             from sterna.sim.board import BoardSimulation
             assert loaded is not None
             with Stages(quiet) as stage:
-                design = _design(loaded, params, style, stage, rows=rows, cols=cols,
-                                 quant_lanes=quant_lanes)
+                design = _design(loaded, params, style, stage, sdram=sdram, rows=rows,
+                                 cols=cols, quant_lanes=quant_lanes)
                 stage("compile with Verilator and g++")
                 line: SerialPort = BoardSimulation(
                     design, stack.enter_context(work_folder(output)), waves=waves)
@@ -253,6 +275,11 @@ def chat(
         conversation = Conversation(line)
         try:
             conversation.meet()
+            if image is not None:
+                with progress_bar("load the image", quiet) as move:
+                    conversation.load(image, lambda done: move(done, len(image)))
+            elif sdram:
+                conversation.boot()
             conversation.set_sampling(sampler.beta, seed)
             conversation.set_line_ends(line_ends)
             conversation.forget()

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from sterna.hw.board.boards import Board, constraints_text
+from sterna.hw.board.boards import Board
+from sterna.hw.board.sdram_top import SdramDesign
 from sterna.hw.board.top import TOP_MODULE, BoardDesign
 from sterna.hw.flow.cached_tools import CachedTools, Progress
 from sterna.hw.flow.fit import FitError
@@ -57,7 +58,7 @@ class TimingError(RuntimeError):
 
 
 def build_bitstream(
-    design: BoardDesign, *, seeds: Sequence[int] = (1,), cache: Cache | None = None,
+    design: BoardDesign | SdramDesign, *, seeds: Sequence[int] = (1,), cache: Cache | None = None,
     progress: Progress | None = None,
 ) -> Bitstream:
     """Synthesise, place, route and pack the top module of a board.
@@ -71,7 +72,7 @@ def build_bitstream(
     told = progress or (lambda text, step: None)
     router = check_router(board.target)
     tools = CachedTools(board.target, cache or user_cache("synthesis"), told,
-                        pins=constraints_text(board))
+                        pins=design.constraints)
     mapped = tools.map(design.verilog, TOP_MODULE)
     tried = Attempt(
         {each.resource: (each.needed, each.available or 0) for each in tools.count(mapped)},

@@ -23,6 +23,9 @@ from sterna.hw.units.spec import Sizes
 __all__ = ["BOARDS", "Board", "Pin", "constraints_name", "constraints_text"]
 
 
+_MEMORY_PINS = ("clk", "clk_en", "cs", "ras", "cas", "we", "ba", "a", "dqm", "dq")
+
+
 @dataclass(frozen=True, slots=True)
 class Pin:
     """A pin of a board, by its name on the package.
@@ -54,6 +57,8 @@ class Board:
     sampled: bool = True
     # further parameters of the core that differ from the usual ones
     core: Mapping[str, Any] = field(default_factory=dict)
+    # resource of amaranth-boards that is an SDRAM of 16 bits, and its number; None for no such
+    memory: tuple[str, int] | None = None
     fitting: str = "tiny-c12"  # a bundled model that fits, to be named where another one does not
 
     @property
@@ -69,17 +74,34 @@ class Board:
     @property
     def pins(self) -> dict[str, Pin]:
         """The pin of every port of the top module, as Amaranth gives it."""
+        return self._pins(self.places)
+
+    @property
+    def memory_pins(self) -> dict[str, Pin]:
+        """The pins of its SDRAM: ``sdram_a[0]`` and so on."""
+        assert self.memory is not None
+        port = self.platform().request(*self.memory, dir="-")
+        return {
+            f"sdram_{name}" + (f"[{index}]" if len(part.io) > 1 else ""): _pin_of(wire, False)
+            for name, part in ((name, getattr(port, name)) for name in _MEMORY_PINS)
+            for index, wire in enumerate(part.io.metadata)}
+
+    def _pins(self, places: Mapping[str, tuple[str, int, str | None]]) -> dict[str, Pin]:
         platform = self.platform()
         given = {key: platform.request(*key, dir="-")
-                 for key in dict.fromkeys(place[:2] for place in self.places.values())}
+                 for key in dict.fromkeys(place[:2] for place in places.values())}
         pins: dict[str, Pin] = {}
-        for name, (resource, number, part) in self.places.items():
+        for name, (resource, number, part) in places.items():
             port = given[resource, number]
             port = port if part is None else getattr(port, part)
             (wire,), (is_inverted,) = port.io.metadata, port.invert
-            pins[name] = Pin(wire.name, is_inverted, {
-                key: str(value) for key, value in sorted(wire.attrs.items())})
+            pins[name] = _pin_of(wire, is_inverted)
         return pins
+
+
+def _pin_of(wire: Any, is_inverted: bool) -> Pin:
+    return Pin(wire.name, is_inverted, {
+        key: str(value) for key, value in sorted(wire.attrs.items())})
 
 
 _ALL = (
@@ -91,7 +113,7 @@ _ALL = (
          "led": ("led", 0, None), "radio_gpio0": ("esp32", 0, "gpio0")},
         # What place and route reach with the bundled model, and half of what the array could be:
         # it writes far more than the serial line takes, and is placed in half the time.
-        clock_hz=75_000_000, baud=1_000_000,
+        clock_hz=75_000_000, baud=1_000_000, memory=("sdram", 0),
         sizes=MappingProxyType({
             "rows": 8, "cols": 64, "quant_lanes": 32, "logits": False, "routing_registers": True})),
     Board(
@@ -121,7 +143,7 @@ def constraints_name(board: Board) -> str:
     return f"{board.name}.{'lpf' if board.is_ecp5 else 'pcf'}"
 
 
-def constraints_text(board: Board) -> str:
+def constraints_text(board: Board, *, with_memory: bool = False) -> str:
     """Pins, their electrical settings, and the frequency of the crystal.
 
     From that the router derives the frequency of the PLL's output, which is the core's clock.
@@ -130,7 +152,8 @@ def constraints_text(board: Board) -> str:
     mhz = board.crystal_hz / _MHZ
     if board.is_ecp5:
         lines += ["BLOCK RESETPATHS;", "BLOCK ASYNCPATHS;"]
-        for port, pin in board.pins.items():
+        pins = {**board.pins, **(board.memory_pins if with_memory else {})}
+        for port, pin in pins.items():
             settings = "".join(f" {name}={value}" for name, value in pin.attributes.items())
             lines += [f'LOCATE COMP "{port}" SITE "{pin.site}";', f'IOBUF PORT "{port}"{settings};']
         lines.append(f'FREQUENCY PORT "clk" {mhz:g} MHZ;')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from sterna.hw.board.serial_protocol import COUNT_BITS, QUEUE_BYTES, Answer, Order, order_bytes
@@ -12,6 +12,11 @@ __all__ = ["Conversation", "ConversationError", "SerialPort", "check_tokens"]
 _LINE_END = 10
 _WINDOW = QUEUE_BYTES // 4
 """Tokens fed before their answers are read: each takes up to four bytes."""
+
+
+_WRITE_BYTES = 4    # of an image, in an order of at most six bytes
+_HALF_WINDOW = QUEUE_BYTES // 6 // 2
+"""Writes that are on their way twice: half of them are answered while the others go."""
 
 
 class ConversationError(RuntimeError):
@@ -78,6 +83,39 @@ class Conversation:
     def forget(self) -> None:
         """Begin a sequence with the next line."""
         self._obey(Order.RESTART)
+        self._pending = []
+
+    def load(self, image: bytes, progress: Callable[[int], None] | None = None) -> None:
+        """Write an image to the memory of the board, and have it read.
+
+        ``progress`` is told how many bytes are there. ConversationError if the board has no memory
+        for an image, or refuses this one.
+        """
+        self._obey(Order.PLACE)
+        values = [int.from_bytes(image[at:at + _WRITE_BYTES], "little")
+                  for at in range(0, len(image), _WRITE_BYTES)]
+        before: list[int] = []
+        for start in range(0, len(values) + _HALF_WINDOW, _HALF_WINDOW):
+            some = values[start:start + _HALF_WINDOW]
+            self._port.write(b"".join(order_bytes(Order.WRITE, value) for value in some))
+            for value in before:
+                _check(Order.WRITE, value, self._read())
+            before = some
+            if progress is not None:
+                progress(min(start * _WRITE_BYTES, len(image)))
+        self.boot()
+
+    def boot(self) -> None:
+        """Wait until the board has read the image in its memory.
+
+        ConversationError if it has no memory, or refuses what is there.
+        """
+        self._port.write(order_bytes(Order.BOOT))
+        said = self._read()
+        if said is Answer.REFUSED:
+            raise ConversationError(
+                "the board has no image: none was loaded, or it is damaged, or for other limits")
+        _check(Order.BOOT, 0, said)
         self._pending = []
 
     def set_line_ends(self, are_fed: bool) -> None:

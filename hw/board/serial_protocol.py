@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import enum
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import stream, wiring
+from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.control import prompt_layout, token_layout
-from sterna.hw.core.plan.core_params import CoreParams
+from sterna.hw.engine.image_reader import ImageStatus
 from sterna.hw.units.sampler import BETA_BITS, SEED_BITS
 
 __all__ = ["COUNT_BITS", "QUEUE_BYTES", "Answer", "Order", "SerialProtocol", "check_core",
@@ -48,6 +48,11 @@ class Order(enum.IntEnum):
     # inverse temperature, :attr:`sterna.model.quantized.sampling.Sampler.beta`; 0 is greedy
     BETA = 0x85
     SEED = 0x86  # seed of the sampler
+    # Of a board whose model is loaded: the word of 16 bits that is written next. Until BOOT the
+    # board runs no tokens.
+    PLACE = 0x87
+    WRITE = 0x88  # write two words, the first in the low bits
+    BOOT = 0x89  # read the image; REFUSED if it is none for this board
 
 
 class Answer(enum.IntEnum):
@@ -56,8 +61,8 @@ class Answer(enum.IntEnum):
     DONE = 0x80  # an order was obeyed
     # It is idle: after a reset; and after STOP, in place of the answer to what was stopped.
     STOPPED = 0x81
-    # The board does not know the order or the token, was asked for 0 tokens, or its core cannot
-    # draw them.
+    # The board does not know the order or the token, has no model, was asked for 0 tokens, or its
+    # core cannot draw them.
     REFUSED = 0x82
 
 
@@ -74,15 +79,14 @@ def order_bytes(order: Order, argument: int = 0) -> bytes:
     return bytes((*digits, order))
 
 
-def check_core(params: CoreParams) -> None:
+def check_core(vocab: int, sequences: int) -> None:
     """Refuse a core that one cannot talk to: one sequence, ASCII at least, tokens of 16 bits."""
-    vocab = params.config.vocab
     if not _MIN_VOCAB <= vocab <= _MAX_VOCAB:
         raise ValueError(
             f"over a serial line the vocabulary must be from {_MIN_VOCAB} (ASCII) to "
             f"{_MAX_VOCAB}, got {vocab}")
-    if params.sequences != 1:
-        raise ValueError(f"a serial line has one sequence, the core {params.sequences}")
+    if sequences != 1:
+        raise ValueError(f"a serial line has one sequence, the core {sequences}")
 
 
 class SerialProtocol(wiring.Component):
@@ -90,10 +94,12 @@ class SerialProtocol(wiring.Component):
 
     Parameters
     ----------
-    params
-        Geometry of the core, of one sequence.
+    vocab
+        Tokens that the core knows at most.
     sampled
         Whether the core can draw tokens; otherwise BETA and SEED are refused.
+    loads
+        Whether the model is loaded; otherwise PLACE, WRITE and BOOT are refused.
 
     Members
     -------
@@ -103,32 +109,45 @@ class SerialProtocol(wiring.Component):
         STOP was received. What was received before it should not come any more.
     sent : ``Out(stream.Signature(8))``
         Bytes to the line.
-    prompts : ``Out(stream.Signature(prompt_layout(params)))``
-        Tokens to the core. Set its limit to 1.
-    tokens : ``In(stream.Signature(token_layout(params)))``
-        Tokens of the core.
+    prompts : ``Out(stream.Signature(StructLayout))``
+        Tokens to the core: ``token``, ``start``, ``predict``. Set its limit to 1.
+    tokens : ``In(stream.Signature(StructLayout))``
+        Tokens of the core: ``token``, ``last``.
     beta, seed : ``Out``, with ``sampled``
         Control of the core.
+    loading : ``Out(1)``, with ``loads``
+        An image is being written: the core is to be in reset.
+    idle : ``In(1)``, with ``loads``
+        All that was read of the memory before has come.
+    status : ``In(ImageStatus)``, with ``loads``
+        What became of the image.
+    writes : ``Out(stream.Signature(StructLayout))``, with ``loads``
+        ``word`` is to be written to ``address``.
     """
 
-    def __init__(self, params: CoreParams, *, sampled: bool = True) -> None:
-        check_core(params)
-        self.params, self.sampled = params, sampled
+    def __init__(self, vocab: int, *, sampled: bool = True, loads: bool = False) -> None:
+        check_core(vocab, 1)
+        self.vocab, self.sampled, self.loads = vocab, sampled, loads
+        self.token_bits = (vocab - 1).bit_length()
         super().__init__({
             "received": In(stream.Signature(8)),
             "stop": In(1),
             "sent": Out(stream.Signature(8)),
-            "prompts": Out(stream.Signature(prompt_layout(params))),
-            "tokens": In(stream.Signature(token_layout(params))),
+            "prompts": Out(stream.Signature(StructLayout(
+                {"token": self.token_bits, "start": 1, "predict": 1}))),
+            "tokens": In(stream.Signature(StructLayout({"token": self.token_bits, "last": 1}))),
             **({"beta": Out(BETA_BITS), "seed": Out(SEED_BITS, init=1)} if sampled else {}),
+            **({"loading": Out(1), "idle": In(1), "status": In(ImageStatus),
+                "writes": Out(stream.Signature(StructLayout(
+                    {"address": _ARGUMENT_BITS, "word": 16})))} if loads else {}),
         })
 
     def elaborate(self, platform):
         m = Module()
-        vocab, prompt = self.params.config.vocab, self.prompts.payload
+        vocab, prompt = self.vocab, self.prompts.payload
         argument, order = Signal(_ARGUMENT_BITS), Signal(8)
         count, left = Signal(COUNT_BITS, init=1), Signal(COUNT_BITS)
-        token = Signal(self.params.token_bits)
+        token = Signal(self.token_bits)
         stopping, fresh, asked = Signal(init=1), Signal(init=1), Signal()
         answer = Signal(8)
 
@@ -158,7 +177,9 @@ class SerialProtocol(wiring.Component):
                     with m.Case(Order.FEED, Order.ASK):
                         m.d.sync += [
                             token.eq(argument), asked.eq(order == Order.ASK), left.eq(count)]
-                        with m.If(argument < vocab):
+                        has_model = (
+                            self.status == ImageStatus.RUNNING if self.loads else Const(1))
+                        with m.If((argument < vocab) & has_model):
                             m.next = "Feed"
                         with m.Else():
                             say(Answer.REFUSED)
@@ -172,8 +193,19 @@ class SerialProtocol(wiring.Component):
                             m.d.sync += self.beta.eq(argument)
                         with m.Case(Order.SEED):
                             m.d.sync += self.seed.eq(argument)
+                    if self.loads:
+                        with m.Case(Order.PLACE):
+                            m.d.sync += [self.writes.payload.address.eq(argument),
+                                         self.loading.eq(1), fresh.eq(1)]
+                        with m.Case(Order.WRITE):
+                            m.next = "Store"
+                        with m.Case(Order.BOOT):
+                            m.next = "Drain"
                     with m.Default():
                         say(Answer.REFUSED)
+
+            if self.loads:
+                self._load(m, argument, say)
 
             with m.State("Feed"):
                 m.d.comb += [
@@ -196,6 +228,29 @@ class SerialProtocol(wiring.Component):
         with m.If(self.stop):
             m.d.sync += stopping.eq(1)
         return m
+
+    def _load(self, m, argument, say):
+        """Write the two words of an argument; wait for what becomes of an image."""
+        second = Signal()
+        writes = self.writes
+        m.d.comb += writes.payload.word.eq(Mux(second, argument[16:], argument[:16]))
+        with m.State("Store"):
+            m.d.comb += writes.valid.eq(self.loading)
+            with m.If(writes.ready):
+                m.d.sync += [writes.payload.address.eq(writes.payload.address + 1),
+                             second.eq(~second)]
+                with m.If(second):
+                    say(Answer.DONE)
+            with m.If(~self.loading):
+                say(Answer.REFUSED)
+        with m.State("Drain"), m.If(self.idle | ~self.loading):
+            m.d.sync += self.loading.eq(0)
+            m.next = "Boot"
+        with m.State("Boot"):
+            with m.If(self.status == ImageStatus.RUNNING):
+                say(Answer.DONE)
+            with m.Elif(self.status != ImageStatus.LOADING):
+                say(Answer.REFUSED)
 
     def _write(self, m, token, left, stopping, say):
         """Take a token of the core and send it; run it as well, unless it is the last."""

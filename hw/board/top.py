@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amaranth.hdl import ClockDomain, Const, Module, ResetInserter
 from amaranth.lib import fifo, wiring
@@ -32,12 +32,18 @@ from sterna.hw.units.spec import Sizes
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["TOP_MODULE", "BoardDesign", "BoardParams", "BoardTop", "board_design", "write_sources"]
+if TYPE_CHECKING:
+    from sterna.hw.board.sdram_top import SdramDesign
+
+__all__ = [
+    "FRAME_BITS", "TOP_MODULE", "BoardDesign", "BoardParams", "BoardTop", "board_design",
+    "write_sources"]
 
 TOP_MODULE = "board_top"
 
 _CLOCK_CELLS = "board_sim.v"
-_FRAME_BITS = 10
+FRAME_BITS = 10
+"""Bits of a byte on the serial line, with start and stop bit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ class BoardTop(wiring.Component):
     """
 
     def __init__(self, params: BoardParams, core: MatMulFreeCore) -> None:
-        check_core(core.params)
+        check_core(core.params.config.vocab, core.params.sequences)
         self.params, self.core = params, core
         ports = {"clk": In(1), "rx": In(1), "tx": Out(1, init=1), "led": Out(1)}
         for port in params.board.places.keys() - ports.keys():
@@ -94,7 +100,7 @@ class BoardTop(wiring.Component):
         m.submodules.transmitter = transmitter = UartTransmitter(params.uart)
         control = core.control[0]
         m.submodules.protocol = protocol = SerialProtocol(
-            core.params, sampled=params.board.sampled)
+            core.params.config.vocab, sampled=params.board.sampled)
         # Its output register holds one more than its memory.
         queue = fifo.SyncFIFOBuffered(width=8, depth=QUEUE_BYTES + 1)
         m.submodules.queue = ResetInserter(protocol.stop)(queue)
@@ -145,11 +151,19 @@ class BoardDesign:
                 **self.verilog}
 
     @property
+    def constraints(self) -> str:
+        """Pins and clock, in the words of the router."""
+        return constraints_text(self.params.board)
+
+    @property
+    def cycles_per_token(self) -> float:
+        """Cycles of a token, by the cycle model."""
+        return float(CycleModel(self.core).cycles_per_token(sampled=self.params.board.sampled))
+
+    @property
     def tokens_per_second(self) -> float:
         """Tokens that are written in a second: by the cycle model, or as the line allows."""
-        core = self.params.clock_hz / CycleModel(self.core).cycles_per_token(
-            sampled=self.params.board.sampled)
-        return min(float(core), self.params.baud / _FRAME_BITS)
+        return min(self.params.clock_hz / self.cycles_per_token, self.params.baud / FRAME_BITS)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -176,19 +190,20 @@ def board_design(
     if sizes is None:
         sizes = {**params.board.sizes, "style": style_for(params.board.target, "auto")}
     core = replace(CORE.params_for(model, sizes), **params.board.core)
-    check_core(core)
+    check_core(core.config.vocab, core.sequences)
     top = BoardTop(params, MatMulFreeCore(build_image(model, core)))
     return BoardDesign(params, core, model.sha256, verilog_files(top, TOP_MODULE))
 
 
-def write_sources(design: BoardDesign, folder: Path) -> None:
+def write_sources(design: BoardDesign | SdramDesign, folder: Path) -> None:
     """Write the top module, its constraints and models of its cells as a folder."""
     board = design.params.board
     name = constraints_name(board)
-    models = [each for each in design.simulation_files if each not in design.verilog]
+    models = {each: text for each, text in design.simulation_files.items()
+              if each not in design.verilog and each.endswith(".v")}
     write_folder(folder, {
-        **design.simulation_files,
-        name: constraints_text(board),
+        **models, **design.verilog,
+        name: design.constraints,
         "README.md": _README.format(
             top=TOP_MODULE, board=board.description, constraints=name,
             cells=", ".join(f"`{each}`" for each in models),

@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from sterna.hw.core.plan.core_params import StageKind
 from sterna.hw.core.plan.request import Request
@@ -111,7 +112,7 @@ class _Model:
         self.norm, self.products, self.post = _Norm(self), _Products(self), _Post(self)
         self.cells, self.sampler = _Cells(self), _Sampler(self)
         self.reader = _Reader(self, config, memory) if params.port_bits else None
-        self.embedder = (_PortEmbedder if params.port_bits else _Embedder)(self)
+        self.embedder: Any = (_PortEmbedder if params.port_bits else _Embedder)(self)
 
     def later(self, cycles: int, action, *arguments) -> None:
         """Have something happen at the end of the cycle that comes so many later."""
@@ -140,7 +141,7 @@ class _Model:
             if job is not None:
                 self.products.freshen(job)
                 self.post.freshen(job)
-            if chosen:
+            if given is not None and chosen:
                 self._give(given)
                 tokens -= 1
             if taken is not None:
@@ -151,11 +152,12 @@ class _Model:
 
     def rest(self) -> None:
         """Let the reader read ahead until its ring is full, and begin to count then."""
-        words = -1
-        while words != self.result.words or self.reader.asked:
+        words, reader = -1, self.reader
+        assert reader is not None
+        while words != self.result.words or reader.asked:
             words = self.result.words
-            for _ in range(self.reader.memory.latency + 16):
-                self.reader.step()
+            for _ in range(reader.memory.latency + 16):
+                reader.step()
                 for action, arguments in self.events.pop(self.cycle, ()):
                     action(*arguments)
                 self.cycle += 1

@@ -88,6 +88,8 @@ class SdramController(wiring.Component):
         The words, in the order of the requests.
     writes : ``In(stream.Signature(StructLayout))``
         ``word`` is written to ``address``.
+    idle : ``Out(1)``
+        Nothing is being read, and all words have been taken.
     command, bank, row, dq_o, dq_oe : ``Out``
         Registers, to the pins. CKE is high; CS and both DQM are low.
     dq_i : ``In(16)``
@@ -101,6 +103,7 @@ class SdramController(wiring.Component):
             "reads": In(stream.Signature(read)),
             "data": Out(stream.Signature(16)),
             "writes": In(stream.Signature(StructLayout({"address": address_bits, "word": 16}))),
+            "idle": Out(1),
             "command": Out(Command, init=Command.NOTHING),
             "bank": Out(2),
             "row": Out(params.row_bits),
@@ -154,7 +157,7 @@ class SdramController(wiring.Component):
         m.d.comb += [
             queue.w_data.eq(steps.register(self.dq_i, "dq")), queue.w_en.eq(flags[-1]),
             self.data.valid.eq(queue.r_rdy), self.data.payload.eq(queue.r_data),
-            queue.r_en.eq(self.data.ready),
+            queue.r_en.eq(self.data.ready), self.idle.eq(~busy & (kept == 0)),
         ]
 
         opened = Signal()

@@ -310,6 +310,7 @@ def test_sources_hold_the_design_its_pins_and_models_of_cells(tmp_path):
     (("--board", "icebreaker", "--baud", "1000000"), "baud must be from 1 to 750000"),
     (("--board", "ulx3s-85f", "--seed", "0"), "--seed and --seeds must be at least 1"),
     (("--board", "de10"), "de10"),
+    (("--board", "icebreaker", "--sdram"), "the icebreaker has no SDRAM"),
 ])
 def test_what_cannot_be_built_is_refused(options, message, tmp_path, capsys):
     assert main(["build", "tiny", "-o", str(tmp_path / "out"), *options]) == 2

@@ -9,6 +9,7 @@ import pytest
 
 from sterna.hw.board.conversation import Conversation, ConversationError
 from sterna.hw.board.serial_protocol import Answer, Order, SerialProtocol, check_core, order_bytes
+from sterna.hw.engine.image_reader import ImageStatus
 from sterna.hw.testbench.amaranth import run_bench
 
 DONE, STOPPED, REFUSED = (bytes([each]) for each in Answer)
@@ -133,6 +134,48 @@ def test_a_restart_begins_a_sequence_with_beta_and_seed():
     assert session.tokens == [1, *b"xy", 2, *b"uv"]
     assert [start for _, start, _ in session.prompts] == [1, 0, 0, 1, 0, 0]
     assert session.settings == [(0, 1), (0x2ABCD, 0xDEADBEEF)]
+
+
+def test_an_image_is_written_word_by_word_and_read_when_all_is_there():
+    """Nothing is run meanwhile, and a refused image is told."""
+    dut = SerialProtocol(256, loads=True)
+    orders = [order_bytes(Order.WRITE, 1), order_bytes(Order.PLACE, 0x12345), *(
+        order_bytes(Order.WRITE, word) for word in (0, 0xFEDC_BA98)), fed(5),
+        order_bytes(Order.BOOT), fed(6), order_bytes(Order.BOOT)]
+    answers, written = b"", []
+
+    async def bench(ctx):
+        nonlocal answers
+        statuses = [ImageStatus.RUNNING, ImageStatus.DAMAGED]
+        ctx.set(dut.sent.ready, 1)
+        ctx.set(dut.prompts.ready, 1)
+        to_send, cycle, boots = list(b"".join(orders)), 0, 0
+        while cycle < 600:
+            cycle += 1
+            ctx.set(dut.idle, cycle % 50 == 0)
+            ctx.set(dut.writes.ready, cycle % 3 == 0)
+            if ctx.get(dut.loading):
+                ctx.set(dut.status, ImageStatus.LOADING)
+                boots = 0
+            else:
+                boots += 1
+                if boots == 20 and statuses:
+                    ctx.set(dut.status, statuses.pop(0))
+            ctx.set(dut.received.valid, bool(to_send))
+            ctx.set(dut.received.payload, to_send[0] if to_send else 0)
+            if to_send and ctx.get(dut.received.ready):
+                to_send.pop(0)
+            if ctx.get(dut.sent.valid):
+                answers += bytes([ctx.get(dut.sent.payload)])
+            if ctx.get(dut.writes.valid) and ctx.get(dut.writes.ready):
+                written.append((ctx.get(dut.writes.payload.address),
+                                ctx.get(dut.writes.payload.word)))
+            await ctx.tick()
+
+    run_bench(dut, bench)
+    assert written == [(0x12345, 0), (0x12346, 0), (0x12347, 0xBA98), (0x12348, 0xFEDC)]
+    # The first write has no place yet, and the first token no model.
+    assert answers == (STOPPED + REFUSED + 3 * DONE + REFUSED + DONE + DONE + DONE)
 
 
 @pytest.mark.parametrize(("options", "message"), [

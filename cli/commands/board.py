@@ -71,7 +71,8 @@ def _design(
     board = params.board
     if sdram:
         from sterna.hw.board.sdram_top import sdram_design
-        begin(f"emit the Verilog of {board.name}")
+        if board.memory:        # otherwise it is refused at once
+            begin(f"emit the Verilog of {board.name}")
         return sdram_design(model, params, {
             **{name: value for name, value in given.items() if value},
             "style": style_for(board.target, style)})

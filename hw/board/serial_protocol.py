@@ -198,7 +198,10 @@ class SerialProtocol(wiring.Component):
                             m.d.sync += [self.writes.payload.address.eq(argument),
                                          self.loading.eq(1), fresh.eq(1)]
                         with m.Case(Order.WRITE):
-                            m.next = "Store"
+                            with m.If(self.loading):
+                                m.next = "Store"
+                            with m.Else():
+                                say(Answer.REFUSED)
                         with m.Case(Order.BOOT):
                             m.next = "Drain"
                     with m.Default():
@@ -235,14 +238,12 @@ class SerialProtocol(wiring.Component):
         writes = self.writes
         m.d.comb += writes.payload.word.eq(Mux(second, argument[16:], argument[:16]))
         with m.State("Store"):
-            m.d.comb += writes.valid.eq(self.loading)
+            m.d.comb += writes.valid.eq(1)
             with m.If(writes.ready):
                 m.d.sync += [writes.payload.address.eq(writes.payload.address + 1),
                              second.eq(~second)]
                 with m.If(second):
                     say(Answer.DONE)
-            with m.If(~self.loading):
-                say(Answer.REFUSED)
         with m.State("Drain"), m.If(self.idle | ~self.loading):
             m.d.sync += self.loading.eq(0)
             m.next = "Boot"

@@ -52,7 +52,6 @@ class SdramTop(wiring.Component):
 
     def __init__(self, params: BoardParams, image: EngineImage) -> None:
         self.params, self.image = params, image
-        check_core(image.params.limits.vocab, image.params.sequences)
         self.memory = SdramController(SdramParams(params.clock_hz), image.params.address_bits)
         pins = self.memory.signature.members
         super().__init__({
@@ -263,6 +262,7 @@ def sdram_design(
     engine = EngineParams(
         Limits.of(model), **chosen, clusters=clusters, post_lanes=lanes,
         cell_lanes=min(lanes, 2), root_digit_bits=1, port_bits=16)
+    check_core(engine.limits.vocab, engine.sequences)
     image = build_image(model, engine)
     packed, room = pack_image(image), 2 * SdramParams(params.clock_hz).words
     if len(packed) > room:

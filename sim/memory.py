@@ -19,12 +19,6 @@ __all__ = ["SDRAM_MODEL", "ImageMemory", "SimulatedSdram", "sdram_faults", "sdra
 SDRAM_MODEL = Path(__file__).with_name("sdram_model.v")
 """The Verilog that a simulator of :class:`SimulatedSdram` needs besides."""
 
-_TIMES = {
-    "period": "", "rcd": "row_to_column", "rp": "precharge", "ras": "row_active",
-    "rc": "row_cycle", "rfc": "refresh", "wr": "write_recovery", "refi": "refresh_interval",
-    "start": "start"}
-
-
 class ImageMemory(wiring.Component):
     """A memory behind the port of an engine: it answers requests in their order, ``latency`` cycles
     after each.
@@ -100,18 +94,19 @@ class SimulatedSdram(wiring.Component):
         self._words, self._contents = words, contents
         members = self.controller.signature.members
         super().__init__({
-            "times": In(32 * len(_TIMES), init=sdram_times(params)),
+            "times": In(32 * len(params.picoseconds), init=sdram_times(params)),
             **{name: members[name] for name in ("reads", "data", "writes")}})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.controller = controller = self.controller
         params = controller.params
-        real = {f"i_{name}": self.times.word_select(index, 32) for index, name in enumerate(_TIMES)}
+        times = {f"i_{name}": self.times.word_select(index, 32)
+                 for index, name in enumerate(params.picoseconds)}
         m.submodules.model = Instance(
             "sdram_model", p_CONTENTS=self._contents, p_WORDS=self._words,
             p_ROW_BITS=params.row_bits, p_COLUMN_BITS=params.column_bits,
-            i_clk=ClockSignal(), i_rst=ResetSignal(), **real,
+            i_clk=ClockSignal(), i_rst=ResetSignal(), **times,
             i_command=controller.command, i_bank=controller.bank,
             i_row=controller.row, i_dq_o=controller.dq_o, i_dq_oe=controller.dq_oe,
             o_dq_i=controller.dq_i)
@@ -122,9 +117,7 @@ class SimulatedSdram(wiring.Component):
 
 def sdram_times(params: SdramParams) -> int:
     """The clock and the times of a memory in ps, 32 bits each."""
-    values = {name: int(1000 * getattr(params, field)) for name, field in _TIMES.items() if field}
-    values["period"] = 10 ** 12 // params.clock_hz
-    return sum(values[name] << 32 * index for index, name in enumerate(_TIMES))
+    return sum(value << 32 * index for index, value in enumerate(params.picoseconds.values()))
 
 
 def sdram_faults(log: Path) -> list[list[str]]:

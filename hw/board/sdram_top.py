@@ -160,11 +160,6 @@ module {top} (
 endmodule
 """
 
-_TIMES = {
-    "rcd": "row_to_column", "rp": "precharge", "ras": "row_active", "rc": "row_cycle",
-    "rfc": "refresh", "wr": "write_recovery", "refi": "refresh_interval", "start": "start"}
-"""Times of the model of the memory in ps, by those of :class:`SdramParams` in ns."""
-
 CONTENTS = "sdram.mem"
 """The file that the simulated memory begins with."""
 
@@ -198,9 +193,7 @@ class SdramDesign:
         """Files for a simulator, text by name: the same core, with ``sdram_model`` in place of the
         pads. That begins with the image, and samples with the clock of the board: neither pads
         nor wires take time here."""
-        memory = SdramParams(self.params.clock_hz)
-        times = {name: round(1000 * getattr(memory, field)) for name, field in _TIMES.items()}
-        times["period"] = 10 ** 12 // memory.clock_hz
+        times = SdramParams(self.params.clock_hz).picoseconds
         words = [int.from_bytes(self.image[at:at + 2], "little")
                  for at in range(0, len(self.image), 2)]
         clock = files(cells).joinpath("board_sim.v").read_text(encoding="utf-8")

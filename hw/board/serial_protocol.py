@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
@@ -177,9 +177,10 @@ class SerialProtocol(wiring.Component):
                     with m.Case(Order.FEED, Order.ASK):
                         m.d.sync += [
                             token.eq(argument), asked.eq(order == Order.ASK), left.eq(count)]
-                        has_model = (
-                            self.status == ImageStatus.RUNNING if self.loads else Const(1))
-                        with m.If((argument < vocab) & has_model):
+                        can_run = argument < vocab
+                        if self.loads:
+                            can_run &= self.status == ImageStatus.RUNNING
+                        with m.If(can_run):
                             m.next = "Feed"
                         with m.Else():
                             say(Answer.REFUSED)

@@ -622,7 +622,7 @@ class _Reader:
         is_head = self.stage.kind is StageKind.HEAD
         if self.model.embedder.asks:
             self.model.embedder.is_asked()
-            return self._row
+            return self._token
         if is_head and self.begun and not self.has_head:
             return self._again()
         if self.enough and (self.begun or not is_head):
@@ -632,6 +632,9 @@ class _Reader:
     def _again(self):
         self.index, self.begun = 0, False
         return self._read
+
+    def _token(self):
+        return self._row
 
     def _row(self):
         return self._ask_row

@@ -221,6 +221,8 @@ class ImageReader(wiring.Component):
         first = Signal(params.address_bits)     # of the groups
         address = Signal.like(first)
         row = Signal.like(first, reset_less=True)
+        token = Signal(params.token_bits, reset_less=True)
+        row_words = header.row[:params.row_parts(params.limits.width).bit_length()]
         stage = Signal(shape, reset_less=True)
         count = Signal.like(first, reset_less=True)
         free_words = Signal(range(params.ring + 1), init=params.ring)
@@ -255,13 +257,16 @@ class ImageReader(wiring.Component):
             with m.State("CHOOSE"):
                 with m.If(self.tokens.valid & queue.w_rdy):
                     m.d.comb += self.tokens.ready.eq(1)
-                    m.d.sync += row.eq(self.tokens.payload * header.row)
-                    m.next = "ROW"
+                    m.d.sync += token.eq(self.tokens.payload)
+                    m.next = "TOKEN"
                 with m.Elif(stage.is_head & begun & ~has_head):
                     m.d.sync += again
                     m.next = "READ"
                 with m.Elif(enough & queue.w_rdy & (~stage.is_head | begun)):
                     m.next = "GROUP"
+            with m.State("TOKEN"):
+                m.d.sync += row.eq(token * row_words)
+                m.next = "ROW"
             with m.State("ROW"):
                 m.d.sync += row.eq(row + header.embedding)
                 m.next = "ASK_ROW"

@@ -69,6 +69,16 @@ class SdramParams:
         """Words of 16 bits, in four banks."""
         return 4 << self.row_bits + self.column_bits
 
+    @property
+    def picoseconds(self) -> dict[str, int]:
+        """The period of the clock and every time, by the names that data sheets have for them."""
+        names = {
+            "rcd": self.row_to_column, "rp": self.precharge, "ras": self.row_active,
+            "rc": self.row_cycle, "rfc": self.refresh, "wr": self.write_recovery,
+            "refi": self.refresh_interval, "start": self.start}
+        return {"period": 10 ** 12 // self.clock_hz,
+                **{name: round(1000 * value) for name, value in names.items()}}
+
     def cycles(self, nanoseconds: float) -> int:
         """Whole cycles that last as long, one at least."""
         return max(-(-int(nanoseconds * 1000) * self.clock_hz // 10 ** 12), 1)

@@ -87,6 +87,7 @@ def run_engine(
     image: EngineImage, sources: Sequence[Path], requests: Sequence[tuple[int, Request]],
     generated: int, work: Path, *, simulator: Simulator = Simulator.VERILATOR,
     random_pauses: bool = False, cut_after: int | None = None, settled: bool = False,
+    top: str = _MODULE,
 ) -> list[SequenceRun]:
     """Reset an engine and run requests on it.
 
@@ -111,6 +112,8 @@ def run_engine(
         after the last of them was taken; None for no such beginning.
     settled
         Begin the requests when the engine has rested for a while, not right after a reset.
+    top
+        Another module that has the engine and the same ports.
 
     Returns
     -------
@@ -138,7 +141,7 @@ def run_engine(
     job = Job(["prompts"], ["tokens", "logits"], 1, phases,
               ["pauses"] if params.port_bits else [],
               patience=20_000 + 40 * params.sequences * params.most_weights)
-    return _runs(params, vocab, run_on(simulator, list(sources), _MODULE, job, work)[-1])
+    return _runs(params, vocab, run_on(simulator, list(sources), top, job, work)[-1])
 
 
 def _words(params: EngineParams, requests: Sequence[tuple[int, Request]]) -> list[int]:

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from simulated_cores import SHAPES, Shape, assert_same_model
 
 from sterna.hw.core.plan.request import Request
-from sterna.hw.emit.verilog import verilog_files
+from sterna.hw.emit.verilog import verilog_files, write_verilog
 from sterna.hw.engine.cycle_model import run_cycles
-from sterna.hw.engine.engine import Engine
+from sterna.hw.engine.engine import Engine, logit_layout, prompt_layout, token_layout
 from sterna.hw.engine.engine_image import EngineImage, build_image, unpack_image
 from sterna.hw.engine.engine_params import EngineParams, Limits
 from sterna.hw.engine.image_reader import ImageReader, ImageStatus
@@ -188,6 +188,68 @@ def test_any_model_unpacks_to_itself(
     behind = build_image(model, replace(
         params, port_bits=port, phases=0, style=ArrayStyle.GENERIC))
     assert read_image(pack_image(behind), behind.params) == behind
+
+
+WISHBONE = """
+module bench (
+  input clk, input rst, input pauses,
+  input [{prompt}:0] prompts__payload, input prompts__valid, output prompts__ready,
+  output [{token}:0] tokens__payload, output tokens__valid, input tokens__ready,
+  output [{logits}:0] logits__payload, output logits__valid, input logits__ready);
+  wire cyc, stb;
+  wire [{address}:0] adr;
+  reg [63:0] image [0:{words}];
+  initial $readmemh("image.mem", image);
+  reg stall = 0, ack = 0;
+  reg [63:0] dat;
+  reg [30:0] random = 1;
+  // One answer is on its way at most.
+  reg waiting = 0;
+  reg [{address}:0] place;
+  wire answers = waiting && random[3];
+  always @(posedge clk) begin
+    random <= {{random[29:0], random[27] ^ random[30]}};
+    stall <= pauses && random[0];
+    ack <= answers && !rst;
+    dat <= image[place];
+    if (answers || rst) waiting <= 0;
+    if (cyc && stb && !busy && !rst) begin
+      waiting <= 1;
+      place <= adr;
+    end
+  end
+  wire busy = stall || (waiting && !answers);
+  engine_on_wishbone #(.PORT(64), .ADDRESS({address} + 1), .PROMPT({prompt} + 1),
+    .TOKEN({token} + 1), .LOGITS({logits} + 1)) dut (
+    .clk(clk), .rst(rst), .prompts__payload(prompts__payload), .prompts__valid(prompts__valid),
+    .prompts__ready(prompts__ready), .tokens__payload(tokens__payload),
+    .tokens__valid(tokens__valid), .tokens__ready(tokens__ready),
+    .logits__payload(logits__payload), .logits__valid(logits__valid),
+    .logits__ready(logits__ready), .wb_cyc(cyc), .wb_stb(stb), .wb_adr(adr), .wb_stall(busy),
+    .wb_ack(ack), .wb_err(1'b0), .wb_dat_r(dat));
+endmodule
+"""
+
+
+@pytest.mark.long
+def test_the_example_takes_the_image_from_a_wishbone_bus(tmp_path: Path) -> None:
+    model = SHAPES[0].model()
+    params = params_of(model, port_bits=64, sequences=2)
+    image = build_image(model, params)
+    verilog = write_verilog(Engine(image), "engine", tmp_path)
+    words = np.frombuffer(pack_image(image), dtype="<u8")
+    (tmp_path / "image.mem").write_text("".join(f"{word:016x}\n" for word in words))
+    (tmp_path / "bench.v").write_text(WISHBONE.format(
+        prompt=prompt_layout(params).size - 1, token=token_layout(params).size - 1,
+        logits=logit_layout(params).size - 1, address=params.address_bits - 1,
+        words=len(words) - 1))
+    example = Path(__file__).parent / "verilog" / "engine_on_wishbone.v"
+    asked = [(number, Request((3 + number,), tokens=4)) for number in range(2)]
+    found = [answer(IntegerModel(model), [each])[0].generated for _, each in asked]
+    for pauses in (False, True):
+        run = run_engine(image, [tmp_path / "bench.v", example, verilog], asked, 8,
+                         tmp_path / "run", random_pauses=pauses, top="bench")
+        assert [each.tokens for each in run] == [list(each) for each in found]
 
 
 def boot(

@@ -112,7 +112,8 @@ def params_of(model: QuantizedModel, **changes) -> EngineParams:
         *((shape, (1, 2, 16)[index % 3], STYLES[index % 3], (
             {}, {"phases": 1}, {"post_lanes": 4, "cell_lanes": 4, "quant_lanes": 8, "cols": 16},
             {"rows": 8, "cell_lanes": 2, "clusters": 1, "quant_lanes": 2})[index % 4])
-          for index, shape in enumerate(SHAPES[2:]))])])
+          # Those between are behind a port, below.
+          for index, shape in enumerate(SHAPES[5:]))])])
 def test_every_sequence_follows_the_reference(
     shape: Shape, sequences: int, style: ArrayStyle, changes: dict, tmp_path: Path,
 ) -> None:

@@ -91,6 +91,7 @@ class Conversation:
         ``progress`` is told how many bytes are there. ConversationError if the board has no memory
         for an image, or refuses this one.
         """
+        self.meet()
         self._obey(Order.PLACE)
         values = [int.from_bytes(image[at:at + _WRITE_BYTES], "little")
                   for at in range(0, len(image), _WRITE_BYTES)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
@@ -16,9 +17,10 @@ from sterna.hw.board.clock import BoardClock
 from sterna.hw.board.serial_protocol import QUEUE_BYTES, Order, SerialProtocol, check_core
 from sterna.hw.board.top import FRAME_BITS, TOP_MODULE, BoardParams
 from sterna.hw.board.uart import UartReceiver, UartTransmitter
+from sterna.hw.core.plan.request import Request
 from sterna.hw.emit import cells
 from sterna.hw.emit.verilog import verilog_files
-from sterna.hw.engine.cycle_model import MemoryTiming, cycles_per_token
+from sterna.hw.engine.cycle_model import MemoryTiming, run_cycles
 from sterna.hw.engine.engine import Engine
 from sterna.hw.engine.engine_image import EngineImage, build_image
 from sterna.hw.engine.engine_params import EngineParams, Limits
@@ -211,8 +213,8 @@ class SdramDesign:
     @property
     def cycles_per_token(self) -> float:
         """Cycles of a drawn token, by the cycle model; refreshes and rows take some more."""
-        return float(cycles_per_token(
-            self.engine, self.config, sampled=True, memory=MemoryTiming(_LATENCY)))
+        one, two = (_cycles(self.engine, replace(self.config, layers=layers)) for layers in (1, 2))
+        return float(one + (self.config.layers - 1) * (two - one))
 
     @property
     def tokens_per_second(self) -> float:
@@ -235,6 +237,13 @@ class SdramDesign:
             "image_bytes": len(self.image),
             "clock_hz": self.params.clock_hz, "baud": self.params.baud,
         }
+
+
+@functools.cache
+def _cycles(engine: EngineParams, config: ModelConfig) -> int:
+    tokens = run_cycles(engine, config, [(0, Request((0,), tokens=3, temperature=1.0))],
+                        MemoryTiming(_LATENCY)).tokens[0]
+    return tokens[-1] - tokens[-2]
 
 
 def sdram_design(

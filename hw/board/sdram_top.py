@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from typing import Any
 
 from amaranth.hdl import ClockDomain, ClockSignal, Module, ResetInserter
@@ -15,7 +14,7 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.board.boards import constraints_text
 from sterna.hw.board.clock import BoardClock
 from sterna.hw.board.serial_protocol import QUEUE_BYTES, Order, SerialProtocol, check_core
-from sterna.hw.board.top import FRAME_BITS, TOP_MODULE, BoardParams
+from sterna.hw.board.top import FRAME_BITS, TOP_MODULE, BoardParams, clock_cells
 from sterna.hw.board.uart import UartReceiver, UartTransmitter
 from sterna.hw.core.plan.request import Request
 from sterna.hw.emit import cells
@@ -32,7 +31,7 @@ from sterna.hw.units.spec import Sizes
 from sterna.model.config import ModelConfig
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["CONTENTS", "SdramDesign", "SdramTop", "sdram_design"]
+__all__ = ["SdramDesign", "SdramTop", "sdram_design"]
 
 _CORE = "board_core"
 _CLUSTER_COLUMNS = 16
@@ -162,8 +161,7 @@ module {top} (
 endmodule
 """
 
-CONTENTS = "sdram.mem"
-"""The file that the simulated memory begins with."""
+_CONTENTS = "sdram.mem"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +196,11 @@ class SdramDesign:
         times = SdramParams(self.params.clock_hz).picoseconds
         words = [int.from_bytes(self.image[at:at + 2], "little")
                  for at in range(0, len(self.image), 2)]
-        clock = files(cells).joinpath("board_sim.v").read_text(encoding="utf-8")
         top = _SIMULATED.format(
-            top=TOP_MODULE, instance=_INSTANCE.format(core=_CORE), contents=CONTENTS,
+            top=TOP_MODULE, instance=_INSTANCE.format(core=_CORE), contents=_CONTENTS,
             words=len(words), times=", ".join(
                 f".{name}(32'd{value})" for name, value in times.items()))
-        return {"board_sim.v": clock, CONTENTS: "".join(f"{word:04x}\n" for word in words),
+        return {**clock_cells(), _CONTENTS: "".join(f"{word:04x}\n" for word in words),
                 **cells.cell_models(self.core[f"{_CORE}.v"]), **self._with_top(top)}
 
     def _with_top(self, top: str) -> dict[str, str]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FRAME_BITS", "TOP_MODULE", "BoardDesign", "BoardParams", "BoardTop", "board_design",
-    "write_sources"]
+    "clock_cells", "write_sources"]
 
 TOP_MODULE = "board_top"
 
@@ -64,6 +64,11 @@ class BoardParams:
     def uart(self) -> UartParams:
         """Speed of the serial line in cycles."""
         return UartParams(self.clock_hz, self.baud)
+
+
+def clock_cells() -> dict[str, str]:
+    """The file of models of the vendors' clock cells, its text by its name."""
+    return {_CLOCK_CELLS: files(cells).joinpath(_CLOCK_CELLS).read_text(encoding="utf-8")}
 
 
 class BoardTop(wiring.Component):
@@ -146,8 +151,7 @@ class BoardDesign:
     def simulation_files(self) -> dict[str, str]:
         """Files for a simulator, text by name: the module, its memories, models of the vendor's
         cells."""
-        clock = files(cells).joinpath(_CLOCK_CELLS).read_text(encoding="utf-8")
-        return {_CLOCK_CELLS: clock, **cells.cell_models(self.verilog[f"{TOP_MODULE}.v"]),
+        return {**clock_cells(), **cells.cell_models(self.verilog[f"{TOP_MODULE}.v"]),
                 **self.verilog}
 
     @property

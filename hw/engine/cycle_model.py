@@ -103,7 +103,7 @@ class _Model:
         self.params = params
         self.program = program(config, params)
         self.cycle = 0
-        # What is to happen at the end of a cycle; what is high in it, at its beginning.
+        # What is to happen at the end of each cycle.
         self.events: dict[int, list] = defaultdict(list)
         self.phases = [_Phase(self.program[0]) for _ in range(params.phases)]
         self.sequences = [_Sequence() for _ in range(params.sequences)]
@@ -161,7 +161,8 @@ class _Model:
                 for action, arguments in self.events.pop(self.cycle, ()):
                     action(*arguments)
                 self.cycle += 1
-        self.result.words = 0
+        # All that was asked for has come and gone through, so time may begin anew.
+        self.cycle, self.result.words, reader.clock = 0, 0, Fraction(0)
 
     # Sequences -------------------------------------------------------------------------
 
@@ -315,16 +316,28 @@ class _Norm:
         self.rooted = self.model.cycle + 1
 
 
-class _Products:
+class _Worker:
+    """What Products and Post have alike: phases that are next, and how many of the vectors, or of
+    the scales, of each phase are there."""
+
     def __init__(self, model: _Model) -> None:
         self.model = model
-        params = model.params
-        self.depth = 2 * max(params.batch, 8)
         self.jobs: deque[int] = deque()
         self.active = False
-        self.phase = self.sequence = self.tile = self.headers = 0
+        self.phase = self.sequence = 0
+        self.counts = [0] * model.params.phases
+
+    def freshen(self, phase: int) -> None:
+        self.counts[phase] = 0
+        self.jobs.append(phase)
+
+
+class _Products(_Worker):
+    def __init__(self, model: _Model) -> None:
+        super().__init__(model)
+        self.depth = 2 * max(model.params.batch, 8)
+        self.tile = self.headers = 0
         self.kept = self.sums = 0
-        self.counts = [0] * params.phases
         self.act_phase = self.tiles = 0
         self.is_taken = False   # by Post, in this cycle
         self.words = 0          # in the ring
@@ -374,21 +387,13 @@ class _Products:
             self.tiles = 0
             self.counts[phase] += 1
 
-    def freshen(self, phase: int) -> None:
-        self.counts[phase] = 0
-        self.jobs.append(phase)
 
-
-class _Post:
+class _Post(_Worker):
     def __init__(self, model: _Model) -> None:
-        self.model = model
-        params = model.params
-        self.latency = _FRONT_STEPS + params.requantize.latency
-        self.jobs: deque[int] = deque()
-        self.active = False
-        self.phase = self.sequence = self.part = self.slot = self.left = 0
+        super().__init__(model)
+        self.latency = _FRONT_STEPS + model.params.requantize.latency
+        self.part = self.slot = self.left = 0
         self.begins = False
-        self.counts = [0] * params.phases
         self.logits = 0     # taken and not yet gone
 
     def step(self) -> None:
@@ -444,10 +449,6 @@ class _Post:
 
     def scaled(self, phase: int) -> None:
         self.counts[phase] += 1
-
-    def freshen(self, phase: int) -> None:
-        self.counts[phase] = 0
-        self.jobs.append(phase)
 
 
 class _Cells:
@@ -702,7 +703,7 @@ class _Sampler:
     def step(self) -> int | None:
         """The sequence whose token is there in this cycle."""
         given, self.given = self.given, None
-        model, batch = self.model, self.model.params.batch
+        model = self.model
         self.is_drawing = False
         if self.busy:
             self.busy -= 1
@@ -718,7 +719,7 @@ class _Sampler:
             self.phase = self.ready.popleft()
             self.chooses = True
         if self.chooses and not self.busy:
-            each = model.own(self.phase)[self.sequence % batch]
+            each = model.own(self.phase)[self.sequence]
             self.is_drawing = each.wants and each.is_warm
         return given
 

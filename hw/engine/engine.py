@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.plan.core_params import StageKind
 from sterna.hw.core.queues import TaskQueue
-from sterna.hw.engine.block_rom import read_block_rom
+from sterna.hw.engine.block_memory import read_block_rom
 from sterna.hw.engine.cells import Cells
 from sterna.hw.engine.engine_image import EngineImage
 from sterna.hw.engine.engine_params import EngineParams

@@ -8,13 +8,13 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.plan.core_params import MAX_SLOTS, StageKind
-from sterna.hw.engine.block_rom import read_block_rom
+from sterna.hw.engine.block_memory import read_block_rom, read_ring
 from sterna.hw.engine.engine_image import EngineImage
 from sterna.hw.engine.engine_params import EngineParams
 from sterna.hw.engine.image_reader import header_fill_layout
 from sterna.hw.engine.norm import scale_layout
 from sterna.hw.engine.products import sequence_of
-from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
+from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.requantize import Requantize
 
@@ -204,23 +204,14 @@ class Post(wiring.Component):
             params.most_biases * params.row_beats, Cat(part[:bits], header)))
 
     def _read_ring(self, m, steps, address):
-        """A word is written when its last part is here."""
         params, fill = self.params, self.fill
         port, size = params.port_bits, params.header_layout.size
         word = Signal(size, reset_less=True)
         for part in range(params.header_parts):
             with m.If(fill.part == part):
                 m.d.sync += word[port * part:port * part + port].eq(fill.bits)
-        m.submodules.headers = ring = memory.Memory(
-            shape=unsigned(size), depth=params.ring * params.row_beats, init=[],
-            attrs=BLOCK_RAM | NEVER_COLLIDES)
-        write, read = ring.write_port(), ring.read_port()
-        m.d.comb += [
-            write.addr.eq(steps.delay(fill.address, 1, "fill_address")),
-            write.en.eq(steps.flags(fill.valid & fill.last, 1, "filled")[-1]),
-            write.data.eq(word), read.addr.eq(address), read.en.eq(1),
-        ]
-        return params.header_layout(steps.register(read.data, "header_word"))
+        return params.header_layout(read_ring(
+            m, steps, "headers", word, params.ring * params.row_beats, fill, address))
 
     def _scales(self, m, steps, tag):
         """The scale of a beat, ``_FRONT_STEPS`` after it."""

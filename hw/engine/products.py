@@ -8,7 +8,7 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.queues import BypassFifo
-from sterna.hw.engine.block_rom import read_block_rom
+from sterna.hw.engine.block_memory import read_block_rom, read_ring
 from sterna.hw.engine.engine_image import EngineImage, cluster_words
 from sterna.hw.engine.engine_params import EngineParams
 from sterna.hw.engine.image_reader import weight_fill_layout
@@ -98,7 +98,7 @@ class Cluster(wiring.Component):
         return m
 
     def _read_ring(self, m, steps):
-        """The word of the beat, two cycles later; a word is written when its last part is here."""
+        """The word of the beat, two cycles later."""
         params, fill = self.params, self.fill
         m.d.sync += self.next_fill.eq(fill)
         codes = ArrayLayout(ArrayLayout(2, self.cols), params.rows)
@@ -108,17 +108,7 @@ class Cluster(wiring.Component):
                 place = row * params.cols + self._index * self.cols + column
                 with m.If(fill.part == place // params.port_trits):
                     m.d.sync += word[row][column].eq(fill.codes[place % params.port_trits])
-        m.submodules.ring = ring = memory.Memory(
-            shape=2 * params.rows * self.cols, depth=params.ring, init=[],
-            attrs=BLOCK_RAM | NEVER_COLLIDES)
-        write, read = ring.write_port(), ring.read_port()
-        m.d.comb += [
-            write.addr.eq(steps.delay(fill.address, 1, "fill_address")),
-            write.en.eq(steps.flags(fill.valid & fill.last, 1, "filled")[-1]),
-            write.data.eq(word.as_value()),
-            read.addr.eq(self.beat.weight), read.en.eq(1),
-        ]
-        return steps.register(read.data, "weights")
+        return read_ring(m, steps, "weights", word, params.ring, fill, self.beat.weight)
 
     def _activations(self, m, steps):
         """The tile of the beat, two cycles later."""

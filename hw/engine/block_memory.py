@@ -1,16 +1,17 @@
-"""Block memories as deep as they come, with nothing between the blocks and a register."""
+"""Block memories with a register behind them: ROMs as deep as they come, and rings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amaranth.hdl import Cat, Module, Value, unsigned
+from amaranth.hdl import Cat, Module, Value, ValueLike, unsigned
 from amaranth.lib import memory
+from amaranth.lib.data import View
 
-from sterna.hw.parts.memory_attributes import BLOCK_ROM
+from sterna.hw.parts.memory_attributes import BLOCK_RAM, BLOCK_ROM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 
-__all__ = ["read_block_rom"]
+__all__ = ["read_block_rom", "read_ring"]
 
 _BLOCK_BITS = 1 << 14
 """Of a block, in words of a power of two of bits."""
@@ -38,3 +39,23 @@ def read_block_rom(
         m.d.comb += [read.addr.eq(address), read.en.eq(1)]
         parts.append(steps.register(read.data, f"{name}{low}_word"))
     return Cat(parts)
+
+
+def read_ring(
+    m: Module, steps: Pipeline, name: str, word: ValueLike, depth: int, fill: View, address: Value,
+) -> Value:
+    """Return the word at an address of a ring, two steps later.
+
+    ``word`` is gathered from the parts of a ``fill`` by its user; it is written to the
+    ``fill.address`` of its last part, the step after that came.
+    """
+    m.submodules[name] = ring = memory.Memory(
+        shape=unsigned(len(Value.cast(word))), depth=depth, init=[],
+        attrs=BLOCK_RAM | NEVER_COLLIDES)
+    write, read = ring.write_port(), ring.read_port()
+    m.d.comb += [
+        write.addr.eq(steps.delay(fill.address, 1, f"{name}_address")),
+        write.en.eq(steps.flags(fill.valid & fill.last, 1, f"{name}_filled")[-1]),
+        write.data.eq(word), read.addr.eq(address), read.en.eq(1),
+    ]
+    return steps.register(read.data, f"{name}_word")

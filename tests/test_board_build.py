@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sterna.cli.main import main
-from sterna.hw.board import BoardName, bitstream
+from sterna.hw.board import BoardName, bitstream, top
 from sterna.hw.board.bitstream import Attempt, TimingError, build_bitstream
 from sterna.hw.board.boards import BOARDS, constraints_text
 from sterna.hw.board.clock import BoardClock, board_pll, ecp5_pll, ice40_pll
@@ -283,7 +283,7 @@ def test_what_is_far_too_large_is_told_before_synthesis(tmp_path, capsys):
 @pytest.mark.long
 def test_a_router_that_does_not_know_the_clock_is_noticed(monkeypatch):
     """Without the crystal's frequency the router would aim at some clock of its own."""
-    monkeypatch.setattr(bitstream, "constraints_text", lambda board: "".join(
+    monkeypatch.setattr(top, "constraints_text", lambda board: "".join(
         line + "\n" for line in constraints_text(board).splitlines()
         if "set_frequency" not in line))
     with pytest.raises(PlaceRouteError, match="no clock of 24 MHz"):

@@ -1,7 +1,7 @@
 """Tokens a second of a model of 370 million parameters, its weights in four channels of DDR4.
 
-By the exact cycle model of the engine, with a memory that gives a word of the port every cycle
-after a latency; an estimate, since no such engine was built. ``--clock`` and ``--port-bits`` are
+By the exact cycle model of the core, with a memory that gives a word of the port every cycle
+after a latency; an estimate, since no such core was built. ``--clock`` and ``--port-bits`` are
 the bandwidth: 250 MHz and 2,048 bits are 64 GB/s, what four channels of DDR4-2400 give at 83 %.
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 
 from sterna.cli.terminal.tables import Table
-from sterna.hw.core.plan.request import Request
-from sterna.hw.engine.cycle_model import MemoryTiming, run_cycles
-from sterna.hw.engine.engine_image import program
-from sterna.hw.engine.engine_params import EngineParams, Limits
+from sterna.hw.core.core_image import program
+from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.cycle_model import MemoryTiming, run_cycles
+from sterna.hw.core.request import Request
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 
@@ -34,7 +34,7 @@ def main() -> None:
     limits = Limits(S16, CONFIG.d, CONFIG.dff, CONFIG.layers, CONFIG.vocab, (12, 20), 16)
     rows = []
     for sequences in options.pop("sequences"):
-        params = EngineParams(limits, sequences=sequences, **options)
+        params = CoreParams(limits, sequences=sequences, **options)
         asked = [(number, Request((0,), tokens=3)) for number in range(sequences)]
         tokens = run_cycles(params, CONFIG, asked, memory).tokens[0]
         cycles = tokens[-1] - tokens[-2]

@@ -17,9 +17,10 @@ import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from sterna.hw.core.plan.core_params import CoreParams, StageKind
-from sterna.hw.core.plan.request import Request
-from sterna.hw.core.timing.cycles import CycleModel, StageTimes
+from sterna.hw.core.core_params import StageKind
+from sterna.hw.core.request import Request
+from sterna.hw.oldcore.plan.core_params import CoreParams
+from sterna.hw.oldcore.timing.cycles import CycleModel, StageTimes
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import PROFILES

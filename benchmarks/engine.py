@@ -1,7 +1,7 @@
-"""Cycles, area and clock of the engine for a bundled model.
+"""Cycles, area and clock of the core for a bundled model.
 
 With ``--cycles`` it prints the cycles of a token for each number of sequences, by the cycle model.
-Otherwise Yosys synthesises the engine for an ECP5 and nextpnr packs it; with ``--seeds`` nextpnr
+Otherwise Yosys synthesises the core for an ECP5 and nextpnr packs it; with ``--seeds`` nextpnr
 places and routes it once for each. What both give is kept in Sterna's cache.
 """
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 import statistics
 
+from sterna.hw.core.core import Core
+from sterna.hw.core.core_image import build_image
+from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.cycle_model import cycles_per_token
 from sterna.hw.emit.verilog import verilog_files
-from sterna.hw.engine.cycle_model import cycles_per_token
-from sterna.hw.engine.engine import Engine
-from sterna.hw.engine.engine_image import build_image
-from sterna.hw.engine.engine_params import EngineParams, Limits
 from sterna.hw.flow.cached_tools import CachedTools
 from sterna.hw.flow.synth_report import BlockArea
 from sterna.hw.flow.target import target_named
@@ -40,15 +40,15 @@ def main() -> None:
     seeds, aim, counted = options.pop("seeds"), options.pop("aim"), options.pop("cycles")
     if counted is not None:
         for sequences in counted:
-            params = EngineParams(Limits.of(model), **options | {"sequences": sequences})
+            params = CoreParams(Limits.of(model), **options | {"sequences": sequences})
             greedy, drawn = (float(cycles_per_token(params, model.config, sampled=sampled))
                              for sampled in (False, True))
             print(f"{sequences} sequences: {greedy:,.1f} cycles a token, {drawn:,.1f} if drawn",
                   flush=True)
         return
-    params = EngineParams(Limits.of(model), **options, style="ecp5-chain")
+    params = CoreParams(Limits.of(model), **options, style="ecp5-chain")
     tools = CachedTools(target, user_cache("synthesis"), lambda text, step: None)
-    mapped = tools.map(verilog_files(Engine(build_image(model, params)), "engine"), "engine")
+    mapped = tools.map(verilog_files(Core(build_image(model, params)), "core"), "core")
     area = BlockArea.of_cells(mapped.synthesis, mapped.synthesis.cells)
     print(f"Yosys: {area.lut:,} LUT, {area.ff:,} flip-flops, {area.block_ram} block RAMs, "
           f"{area.dsp} multipliers", flush=True)

@@ -2,7 +2,7 @@
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/memory.py
 
-The engine's Verilog, the controller and a model of the memory that watches its times run in
+The core's Verilog, the controller and a model of the memory that watches its times run in
 Verilator: every sequence gets a token, and answers it with two. Tokens and logits are compared with
 the integer reference and with onnxruntime; then come the cycles of a token of all sequences, and
 how many of them brought a word.
@@ -20,10 +20,10 @@ import numpy as np
 
 from sterna.export.forms.forms import build
 from sterna.export.runtime.session import Session
-from sterna.hw.core.plan.request import Request
-from sterna.hw.engine.engine_image import build_image
-from sterna.hw.engine.engine_params import EngineParams, Limits
-from sterna.hw.engine.linear_image import ImageHeader, pack_image
+from sterna.hw.core.core_image import build_image
+from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.linear_image import ImageHeader, pack_image
+from sterna.hw.core.request import Request
 from sterna.hw.memory.sdram import SdramParams
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
@@ -37,7 +37,7 @@ TOKENS = 2
 
 
 def simulate(
-    model: QuantizedModel, params: EngineParams, memory: SdramParams, work: Path,
+    model: QuantizedModel, params: CoreParams, memory: SdramParams, work: Path,
 ) -> tuple[list[SequenceRun], bytes]:
     """Run a token through every sequence; return what each gave, and the image.
 
@@ -61,12 +61,12 @@ def simulate(
 
 def compare(model: QuantizedModel, runs: list[SequenceRun]) -> int:
     """Compare tokens and logits with the reference and onnxruntime; return how many tokens."""
-    engines = {"reference": IntegerModel(model), "onnxruntime": Session(build(model))}
-    for name, engine in engines.items():
+    cores = {"reference": IntegerModel(model), "onnxruntime": Session(build(model))}
+    for name, core in cores.items():
         token = np.array([7 * number for number in range(len(runs))])
-        state = engine.start(len(runs))
+        state = core.start(len(runs))
         for step in range(TOKENS):
-            logits, state = engine.step(token, state)
+            logits, state = core.step(token, state)
             logits = np.asarray(logits)
             token = logits.argmax(axis=1)
             for number, run in enumerate(runs):
@@ -81,12 +81,12 @@ def main() -> None:
                           ("rows", 8), ("cols", 64), ("clusters", 4), ("sequences", 16),
                           ("post-lanes", 4), ("cell-lanes", 2), ("quant-lanes", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--clock", type=float, default=80.0, help="MHz of engine and memory")
+    parser.add_argument("--clock", type=float, default=80.0, help="MHz of core and memory")
     options = vars(parser.parse_args())
     memory = SdramParams(int(1e6 * options.pop("clock")))
     model = random_model(
         ModelConfig(*(options.pop(name) for name in ("d", "layers", "dff", "vocab"))), S16, seed=1)
-    params = EngineParams(Limits.of(model), **options, port_bits=16)
+    params = CoreParams(Limits.of(model), **options, port_bits=16)
     weights = sum(each.weight.size for each in model.projections.values())
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="sterna-memory-") as name:

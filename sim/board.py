@@ -11,7 +11,7 @@ from pathlib import Path
 from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.board.sdram_top import SdramDesign
 from sterna.hw.board.top import TOP_MODULE, BoardDesign
-from sterna.hw.core.plan.request import Request
+from sterna.hw.core.request import Request
 from sterna.hw.testbench.job import SimulationError
 from sterna.sim.bench.cpp_build import build_library, load_library
 from sterna.sim.bench.waves import WaveSignal, check_waves, write_views

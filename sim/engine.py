@@ -1,4 +1,4 @@
-"""Running an engine in a simulator: requests in, tokens and logits of every sequence out."""
+"""Running a core in a simulator: requests in, tokens and logits of every sequence out."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.plan.request import Request
+from sterna.hw.core.core import Core, logit_layout, prompt_layout, token_layout
+from sterna.hw.core.core_image import CoreImage
+from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.image_reader import ImageStatus
+from sterna.hw.core.linear_image import pack_image
+from sterna.hw.core.request import Request
 from sterna.hw.emit.cells import cell_models
 from sterna.hw.emit.verilog import write_verilog
-from sterna.hw.engine.engine import Engine, logit_layout, prompt_layout, token_layout
-from sterna.hw.engine.engine_image import EngineImage
-from sterna.hw.engine.engine_params import EngineParams
-from sterna.hw.engine.image_reader import ImageStatus
-from sterna.hw.engine.linear_image import pack_image
 from sterna.hw.testbench.job import Job, Phase, PhaseResult
 from sterna.sim.bench.runner import Simulator, run_on
 from sterna.sim.memory import ImageMemory
 
 __all__ = ["SequenceRun", "run_engine", "write_engine"]
 
-_MODULE = "engine"
+_MODULE = "core"
 
 
 @dataclass(slots=True)
@@ -38,11 +38,11 @@ class SequenceRun:
 
 
 class _WithMemory(wiring.Component):
-    """An engine and the memory behind its port."""
+    """A core and the memory behind its port."""
 
-    def __init__(self, engine: Engine, memory: wiring.Component) -> None:
-        self.engine, self.memory = engine, memory
-        params = engine.params
+    def __init__(self, core: Core, memory: wiring.Component) -> None:
+        self.core, self.memory = core, memory
+        params = core.params
         super().__init__({
             "prompts": In(stream.Signature(prompt_layout(params))),
             "tokens": Out(stream.Signature(token_layout(params))),
@@ -51,28 +51,28 @@ class _WithMemory(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        engine, memory = self.engine, self.memory
-        m.submodules.engine, m.submodules.memory = engine, memory
+        core, memory = self.core, self.memory
+        m.submodules.core, m.submodules.memory = core, memory
         for name in ("reads", "data"):
-            wiring.connect(m, getattr(engine, name), getattr(memory, name))
+            wiring.connect(m, getattr(core, name), getattr(memory, name))
         for name in ("prompts", "tokens", "logits"):
-            wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(engine, name))
-        m.d.comb += self.status.eq(engine.status)
+            wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(core, name))
+        m.d.comb += self.status.eq(core.status)
         if "pauses" in memory.signature.members:
             m.d.comb += memory.pauses.eq(self.pauses)
         return m
 
 
 def write_engine(
-    image: EngineImage, folder: Path, *, memory: wiring.Component | None = None,
+    image: CoreImage, folder: Path, *, memory: wiring.Component | None = None,
 ) -> list[Path]:
-    """Write the Verilog of an engine and of the cells it uses; return the files.
+    """Write the Verilog of a core and of the cells it uses; return the files.
 
-    An engine with a port has a memory behind it: a component with the streams ``reads`` and
+    A core with a port has a memory behind it: a component with the streams ``reads`` and
     ``data``; None for one that holds the image and answers soon.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    component: wiring.Component = Engine(image)
+    component: wiring.Component = Core(image)
     if image.params.port_bits:
         component = _WithMemory(
             component, memory or ImageMemory(image.params, pack_image(image)))
@@ -84,17 +84,17 @@ def write_engine(
 
 
 def run_engine(
-    image: EngineImage, sources: Sequence[Path], requests: Sequence[tuple[int, Request]],
+    image: CoreImage, sources: Sequence[Path], requests: Sequence[tuple[int, Request]],
     generated: int, work: Path, *, simulator: Simulator = Simulator.VERILATOR,
     random_pauses: bool = False, cut_after: int | None = None, settled: bool = False,
     top: str = _MODULE,
 ) -> list[SequenceRun]:
-    """Reset an engine and run requests on it.
+    """Reset a core and run requests on it.
 
     Parameters
     ----------
     image
-        What the engine was made of.
+        What the core was made of.
     sources
         Its Verilog, as :func:`write_engine` returns it.
     requests
@@ -108,12 +108,12 @@ def run_engine(
         Whether prompts come, tokens and logits are taken, and an :class:`ImageMemory` answers, with
         pauses at random.
     cut_after
-        Begin with a prompt of one token for every sequence, and reset the engine so many cycles
+        Begin with a prompt of one token for every sequence, and reset the core so many cycles
         after the last of them was taken; None for no such beginning.
     settled
-        Begin the requests when the engine has rested for a while, not right after a reset.
+        Begin the requests when the core has rested for a while, not right after a reset.
     top
-        Another module that has the engine and the same ports.
+        Another module that has the core and the same ports.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def run_engine(
     Raises
     ------
     SimulationError
-        If the engine hangs, or gives something after the end.
+        If the core hangs, or gives something after the end.
     """
     params, vocab = image.params, image.config.vocab
     beats = params.groups(vocab, chunks=False) * params.row_beats
@@ -144,7 +144,7 @@ def run_engine(
     return _runs(params, vocab, run_on(simulator, list(sources), top, job, work)[-1])
 
 
-def _words(params: EngineParams, requests: Sequence[tuple[int, Request]]) -> list[int]:
+def _words(params: CoreParams, requests: Sequence[tuple[int, Request]]) -> list[int]:
     """Words of ``prompts``."""
     layout = prompt_layout(params)
     return [layout.const({
@@ -161,7 +161,7 @@ def _predictions(requests: Sequence[tuple[int, Request]], tokens: int) -> int:
         sum(request.predictions) for _, request in requests if not request.tokens)
 
 
-def _runs(params: EngineParams, vocab: int, result: PhaseResult) -> list[SequenceRun]:
+def _runs(params: CoreParams, vocab: int, result: PhaseResult) -> list[SequenceRun]:
     runs = [SequenceRun() for _ in range(params.sequences)]
     layout = token_layout(params)
     for word, cycle in zip(result.outputs["tokens"], result.taken_at["tokens"], strict=True):

@@ -1,4 +1,4 @@
-"""Memories behind the port of an engine, for simulation."""
+"""Memories behind the port of a core, for simulation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from amaranth.lib import fifo, memory, stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.engine.engine_params import EngineParams
-from sterna.hw.engine.image_reader import read_layout
+from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.image_reader import read_layout
 from sterna.hw.memory.sdram import SdramController, SdramParams
 
 __all__ = ["SDRAM_MODEL", "ImageMemory", "SimulatedSdram", "sdram_faults", "sdram_times"]
@@ -20,7 +20,7 @@ SDRAM_MODEL = Path(__file__).with_name("sdram_model.v")
 """The Verilog that a simulator of :class:`SimulatedSdram` needs besides."""
 
 class ImageMemory(wiring.Component):
-    """A memory behind the port of an engine: it answers requests in their order, ``latency`` cycles
+    """A memory behind the port of a core: it answers requests in their order, ``latency`` cycles
     after each.
 
     Members
@@ -31,7 +31,7 @@ class ImageMemory(wiring.Component):
         While it is high, words come with pauses at random.
     """
 
-    def __init__(self, params: EngineParams, image: bytes, *, latency: int = 20) -> None:
+    def __init__(self, params: CoreParams, image: bytes, *, latency: int = 20) -> None:
         self.params = params
         self._words = np.frombuffer(image, dtype=np.uint8).reshape(-1, params.port_bits // 8)
         self._latency = latency

@@ -25,11 +25,11 @@ from sterna.hw.board.boards import BOARDS, constraints_text
 from sterna.hw.board.clock import BoardClock, board_pll, ecp5_pll, ice40_pll
 from sterna.hw.board.top import TOP_MODULE, BoardDesign, BoardParams, board_design, write_sources
 from sterna.hw.board.uart import UartReceiver, UartTransmitter
-from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import PlaceRouteError, pack_bitstream
 from sterna.hw.flow.target import Resource
+from sterna.hw.oldcore.plan.core_params import CoreParams
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12

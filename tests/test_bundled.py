@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import sterna.model.data
-from sterna.hw.core.plan.core_params import CoreParams
-from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.oldcore.plan.core_params import CoreParams
+from sterna.hw.oldcore.timing.cycles import CycleModel
 from sterna.model.config import ModelConfig
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import BUNDLED, bundled_heldout, bundled_metrics

@@ -13,11 +13,11 @@ import pytest
 from simulated_cores import SHAPES, Shape
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.plan.core_params import CoreParams
-from sterna.hw.core.plan.image import build_image
-from sterna.hw.core.plan.request import Request
-from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.core.request import Request
 from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.oldcore.plan.core_params import CoreParams
+from sterna.hw.oldcore.plan.image import build_image
+from sterna.hw.oldcore.timing.cycles import CycleModel
 from sterna.hw.testbench.job import Pause, PhaseResult, SimulationError
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.config import ModelConfig

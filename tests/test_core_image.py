@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_cores import SHAPES, Shape, assert_same_model
 
-from sterna.hw.core.core import MatMulFreeCore
-from sterna.hw.core.plan.core_params import CoreParams, StageKind, program
-from sterna.hw.core.plan.core_units import CoreUnits
-from sterna.hw.core.plan.image import CoreImage, build_image, unpack_image
-from sterna.hw.core.post_processor import requantize_params
+from sterna.hw.core.core_params import StageKind
+from sterna.hw.oldcore.core import MatMulFreeCore
+from sterna.hw.oldcore.plan.core_params import CoreParams, program
+from sterna.hw.oldcore.plan.core_units import CoreUnits
+from sterna.hw.oldcore.plan.image import CoreImage, build_image, unpack_image
+from sterna.hw.oldcore.post_processor import requantize_params
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16

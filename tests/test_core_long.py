@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sterna.hw.core.plan.core_params import CoreParams
-from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.oldcore.plan.core_params import CoreParams
+from sterna.hw.oldcore.timing.cycles import CycleModel
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
 from sterna.model.profile import C12, S16

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_bench import Pauses, run_stream
 
-from sterna.hw.core.control import TokenControl
-from sterna.hw.core.plan.core_params import CoreParams
-from sterna.hw.core.post_processor import ScaleUnit
 from sterna.hw.core.queues import BypassFifo, TaskQueue
+from sterna.hw.oldcore.control import TokenControl
+from sterna.hw.oldcore.plan.core_params import CoreParams
+from sterna.hw.oldcore.post_processor import ScaleUnit
 from sterna.hw.testbench.amaranth import run_bench
 from sterna.hw.testbench.job import MonitoredBits
 from sterna.model.config import ModelConfig

@@ -9,8 +9,8 @@ import pytest
 from test_sampler_unit import Draw
 from test_sampler_unit import check as check_sampler
 
-from sterna.hw.core.plan.core_params import CoreParams
-from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.oldcore.plan.core_params import CoreParams
+from sterna.hw.oldcore.timing.cycles import CycleModel
 from sterna.hw.units.sampler import ArgmaxSampler, SamplerParams
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16

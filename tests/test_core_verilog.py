@@ -10,13 +10,13 @@ import pytest
 from simulated_cores import SHAPES, Shape
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.control import prompt_layout, token_layout
-from sterna.hw.core.core_product import CORE_MODULE
-from sterna.hw.core.plan.image import build_image, weight_request_layout
-from sterna.hw.core.trace import Tap, trace_layout
 from sterna.hw.emit.documents import field_bits
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import verilator_environment
+from sterna.hw.oldcore.control import prompt_layout, token_layout
+from sterna.hw.oldcore.core_product import CORE_MODULE
+from sterna.hw.oldcore.plan.image import build_image, weight_request_layout
+from sterna.hw.oldcore.trace import Tap, trace_layout
 
 PORTS = [
     {}, {"trace": True}, {"external_weights": True, "logits": False},

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from wave_names import declared_signals
 
-from sterna.hw.core.core import MatMulFreeCore
-from sterna.hw.core.core_product import CORE
-from sterna.hw.core.plan.core_params import CoreParams
-from sterna.hw.core.plan.image import CoreImage, build_image
-from sterna.hw.core.plan.request import Request
-from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.core.request import Request
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.verilog import write_verilog
+from sterna.hw.oldcore.core import MatMulFreeCore
+from sterna.hw.oldcore.core_product import CORE
+from sterna.hw.oldcore.plan.core_params import CoreParams
+from sterna.hw.oldcore.plan.image import CoreImage, build_image
+from sterna.hw.oldcore.timing.cycles import CycleModel
 from sterna.hw.testbench.job import SimulationError
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, NumericProfile

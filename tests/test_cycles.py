@@ -21,12 +21,13 @@ from hypothesis import strategies as st
 from page_checks import check_page, drawings
 
 from sterna.cli.reports.hardware_page import PARTS, stage_bars, waterfall_plot
-from sterna.hw.core.core import MatMulFreeCore
-from sterna.hw.core.plan.core_params import CoreParams, StageKind
-from sterna.hw.core.plan.core_units import CoreUnits
-from sterna.hw.core.plan.image import build_image
-from sterna.hw.core.plan.request import Request
-from sterna.hw.core.timing.cycle_report import (
+from sterna.hw.core.core_params import StageKind
+from sterna.hw.core.request import Request
+from sterna.hw.oldcore.core import MatMulFreeCore
+from sterna.hw.oldcore.plan.core_params import CoreParams
+from sterna.hw.oldcore.plan.core_units import CoreUnits
+from sterna.hw.oldcore.plan.image import build_image
+from sterna.hw.oldcore.timing.cycle_report import (
     PIPELINE,
     Bound,
     alternatives,
@@ -36,15 +37,15 @@ from sterna.hw.core.timing.cycle_report import (
     tokens_per_second,
     without,
 )
-from sterna.hw.core.timing.cycles import CoreTimings, CycleModel, _Feed
-from sterna.hw.core.timing.steady_state import (
+from sterna.hw.oldcore.timing.cycles import CoreTimings, CycleModel, _Feed
+from sterna.hw.oldcore.timing.steady_state import (
     Cause,
     Token,
     fold_stages,
     stage_name,
     steady_state,
 )
-from sterna.hw.core.timing.waterfall import Worker, waterfall
+from sterna.hw.oldcore.timing.waterfall import Worker, waterfall
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, PROFILES, S16, NumericProfile
 from sterna.model.quantized import load_model

@@ -1,4 +1,4 @@
-"""The engine: any number of sequences, any model within its limits, against the reference."""
+"""The core: any number of sequences, any model within its limits, against the reference."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_cores import SHAPES, Shape, assert_same_model
 
-from sterna.hw.core.plan.request import Request
+from sterna.hw.core.core import Core, logit_layout, prompt_layout, token_layout
+from sterna.hw.core.core_image import CoreImage, build_image, unpack_image
+from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.cycle_model import run_cycles
+from sterna.hw.core.image_reader import ImageReader, ImageStatus
+from sterna.hw.core.linear_image import pack_image, read_image
+from sterna.hw.core.request import Request
 from sterna.hw.emit.verilog import verilog_files, write_verilog
-from sterna.hw.engine.cycle_model import run_cycles
-from sterna.hw.engine.engine import Engine, logit_layout, prompt_layout, token_layout
-from sterna.hw.engine.engine_image import EngineImage, build_image, unpack_image
-from sterna.hw.engine.engine_params import EngineParams, Limits
-from sterna.hw.engine.image_reader import ImageReader, ImageStatus
-from sterna.hw.engine.linear_image import pack_image, read_image
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
@@ -64,7 +64,7 @@ def requests(sequences: int, model: QuantizedModel) -> list[tuple[int, Request]]
 
 
 def check(
-    model: QuantizedModel, params: EngineParams, work: Path, *,
+    model: QuantizedModel, params: CoreParams, work: Path, *,
     simulator: Simulator = Simulator.VERILATOR, sources: list[Path] | None = None,
     pauses: bool = True, made_of: QuantizedModel | None = None,
 ) -> None:
@@ -98,8 +98,8 @@ def check(
         [cycle + first for cycle in each] for each in cycles.tokens]
 
 
-def params_of(model: QuantizedModel, **changes) -> EngineParams:
-    return EngineParams(Limits.of(model), **(SMALL | changes))
+def params_of(model: QuantizedModel, **changes) -> CoreParams:
+    return CoreParams(Limits.of(model), **(SMALL | changes))
 
 
 @pytest.mark.parametrize(("shape", "sequences", "style", "changes"), [
@@ -144,7 +144,7 @@ def test_an_image_behind_a_port_gives_the_same_words(
 @pytest.mark.parametrize("simulator", SIMULATORS)
 def test_both_simulators_agree(simulator: Simulator, tmp_path: Path) -> None:
     model = random_model(ModelConfig(6, 1, 9, 11), C12, seed=4)
-    check(model, EngineParams(Limits.of(model), sequences=2, **SMALL), tmp_path,
+    check(model, CoreParams(Limits.of(model), sequences=2, **SMALL), tmp_path,
           simulator=simulator)
 
 
@@ -158,18 +158,18 @@ def test_a_wrong_weight_is_noticed(tmp_path: Path) -> None:
 def test_one_verilog_runs_every_model_within_its_limits(tmp_path: Path) -> None:
     models = [random_model(ModelConfig(*shape), S16, seed=number) for number, shape in enumerate((
         (12, 2, 20, 40), (5, 3, 30, 33), (16, 1, 8, 7), (9, 1, 17, 256)))]
-    params = EngineParams(Limits.of(*models), sequences=2, **SMALL)
-    engines = [verilog_files(Engine(build_image(model, params)), "engine") for model in models]
-    assert len({files["engine.v"] for files in engines}) == 1
-    contents = [{name for name in files if name != "engine.v" and "__zeros" not in name}
-                for files in engines]
+    params = CoreParams(Limits.of(*models), sequences=2, **SMALL)
+    cores = [verilog_files(Core(build_image(model, params)), "core") for model in models]
+    assert len({files["core.v"] for files in cores}) == 1
+    contents = [{name for name in files if name != "core.v" and "__zeros" not in name}
+                for files in cores]
     assert all(names == contents[0] for names in contents)
-    for number, (model, files) in enumerate(zip(models, engines, strict=True)):
+    for number, (model, files) in enumerate(zip(models, cores, strict=True)):
         folder = tmp_path / str(number)
         folder.mkdir()
         for name, text in files.items():
             (folder / name).write_text(text)
-        check(model, params, folder, sources=[folder / "engine.v"], pauses=False)
+        check(model, params, folder, sources=[folder / "core.v"], pauses=False)
 
 
 @given(
@@ -183,7 +183,7 @@ def test_any_model_unpacks_to_itself(
 ) -> None:
     model = random_model(ModelConfig(d, layers, dff, vocab), profile, seed=seed)
     limits = replace(Limits.of(model), width=d + 3, layers=layers + 1)
-    params = EngineParams(limits, **SMALL | {"rows": rows}, style=style)
+    params = CoreParams(limits, **SMALL | {"rows": rows}, style=style)
     image = build_image(model, params)
     assert_same_model(unpack_image(image, model.tokenizer), model)
     behind = build_image(model, replace(
@@ -237,7 +237,7 @@ def test_the_example_takes_the_image_from_a_wishbone_bus(tmp_path: Path) -> None
     model = SHAPES[0].model()
     params = params_of(model, port_bits=64, sequences=2)
     image = build_image(model, params)
-    verilog = write_verilog(Engine(image), "engine", tmp_path)
+    verilog = write_verilog(Core(image), "core", tmp_path)
     words = np.frombuffer(pack_image(image), dtype="<u8")
     (tmp_path / "image.mem").write_text("".join(f"{word:016x}\n" for word in words))
     (tmp_path / "bench.v").write_text(WISHBONE.format(
@@ -254,7 +254,7 @@ def test_the_example_takes_the_image_from_a_wishbone_bus(tmp_path: Path) -> None
 
 
 def boot(
-    params: EngineParams, images: list[bytes], *, last: int | None = None, fails: bool = False,
+    params: CoreParams, images: list[bytes], *, last: int | None = None, fails: bool = False,
 ) -> list[ImageStatus]:
     """What an image reader says of each image, one after the other; a cut one is read as zeros.
 
@@ -313,7 +313,7 @@ def test_a_reader_runs_a_whole_image_and_no_other(port: int) -> None:
         (with_word(image, 1, 2), ImageStatus.VERSION, "the version of the image is 0x2, not 0x1"),
         (pack_image(build_image(model, replace(
             params, limits=replace(params.limits, vocab=12)))),
-         ImageStatus.OTHER_ENGINE, "for an engine of other limits"),
+         ImageStatus.OTHER_CORE, "for a core of other limits"),
         (with_word(image, 3, 0), ImageStatus.DAMAGED, "its header says 0"),
         (image[:len(image) // 2], ImageStatus.DAMAGED, "its header says"),
         *((each, ImageStatus.DAMAGED, "the image is damaged") for each in flipped),
@@ -340,26 +340,26 @@ def test_nothing_comes_out_after_a_wrong_word() -> None:
     model = random_model(ModelConfig(6, 1, 9, 11), S16, seed=4)
     params = params_of(model, port_bits=64)
     image = build_image(model, params)
-    engine, memory = Engine(image), ImageMemory(params, pack_image(image))
+    core, memory = Core(image), ImageMemory(params, pack_image(image))
     m = Module()
-    m.submodules.engine, m.submodules.memory = engine, memory
+    m.submodules.core, m.submodules.memory = core, memory
     for name in ("reads", "data"):
-        wiring.connect(m, getattr(engine, name), getattr(memory, name))
+        wiring.connect(m, getattr(core, name), getattr(memory, name))
 
     async def bench(ctx) -> None:
-        ctx.set(engine.logits.ready, 1)
-        ctx.set(engine.tokens.ready, 1)
-        ctx.set(engine.prompts.valid, 1)
-        ctx.set(engine.prompts.payload, {"predict": 1, "start": 1, "limit": 3})
-        await ctx.tick().until(engine.prompts.ready)
-        ctx.set(engine.prompts.valid, 0)
-        await ctx.tick().until(engine.logits.valid)
-        ctx.set(engine.failed, 1)
+        ctx.set(core.logits.ready, 1)
+        ctx.set(core.tokens.ready, 1)
+        ctx.set(core.prompts.valid, 1)
+        ctx.set(core.prompts.payload, {"predict": 1, "start": 1, "limit": 3})
+        await ctx.tick().until(core.prompts.ready)
+        ctx.set(core.prompts.valid, 0)
+        await ctx.tick().until(core.logits.valid)
+        ctx.set(core.failed, 1)
         await ctx.tick()
-        assert ctx.get(engine.status) == ImageStatus.FAILED
-        ctx.set(engine.failed, 0)
+        assert ctx.get(core.status) == ImageStatus.FAILED
+        ctx.set(core.failed, 0)
         for _ in range(300):
-            assert not ctx.get(engine.logits.valid | engine.tokens.valid | engine.prompts.ready)
+            assert not ctx.get(core.logits.valid | core.tokens.valid | core.prompts.ready)
             await ctx.tick()
 
     simulator = AmaranthSimulator(m)
@@ -369,14 +369,14 @@ def test_nothing_comes_out_after_a_wrong_word() -> None:
 
 
 @pytest.mark.parametrize(("config", "profile", "message"), [
-    (ModelConfig(17, 1, 8, 8), S16, "the model has 17 channels, the engine takes 16"),
-    (ModelConfig(8, 1, 24, 8), S16, "the model has 24 GLU channels, the engine takes 20"),
-    (ModelConfig(8, 3, 8, 8), S16, "the model has 3 layers, the engine takes 2"),
-    (ModelConfig(8, 1, 8, 99), S16, "the model has 99 tokens, the engine takes 40"),
+    (ModelConfig(17, 1, 8, 8), S16, "the model has 17 channels, the core takes 16"),
+    (ModelConfig(8, 1, 24, 8), S16, "the model has 24 GLU channels, the core takes 20"),
+    (ModelConfig(8, 3, 8, 8), S16, "the model has 3 layers, the core takes 2"),
+    (ModelConfig(8, 1, 8, 99), S16, "the model has 99 tokens, the core takes 40"),
     (ModelConfig(8, 1, 8, 8), C12, "in the formats of S16, the model has those of C12"),
 ])
 def test_a_model_beyond_the_limits_is_refused(config, profile, message: str) -> None:
-    params = EngineParams(Limits(S16, 16, 20, 2, 40, (1, 40), 16), **SMALL)
+    params = CoreParams(Limits(S16, 16, 20, 2, 40, (1, 40), 16), **SMALL)
     with pytest.raises(ValueError, match=message):
         build_image(random_model(config, profile, seed=1), params)
 
@@ -384,8 +384,8 @@ def test_a_model_beyond_the_limits_is_refused(config, profile, message: str) -> 
 def test_a_shift_beyond_the_limits_is_refused() -> None:
     model = random_model(ModelConfig(8, 1, 8, 8), S16, seed=1)
     low = min(each.shift for each in model.projections.values())
-    params = EngineParams(replace(Limits.of(model), shifts=(low + 1, 40)), **SMALL)
-    with pytest.raises(ValueError, match=f"has a shift of {low}, the engine takes {low + 1} to"):
+    params = CoreParams(replace(Limits.of(model), shifts=(low + 1, 40)), **SMALL)
+    with pytest.raises(ValueError, match=f"has a shift of {low}, the core takes {low + 1} to"):
         build_image(model, params)
 
 
@@ -404,7 +404,7 @@ def test_a_shift_beyond_the_limits_is_refused() -> None:
 ])
 def test_impossible_sizes_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        EngineParams(Limits(S16, 16, 20, 2, 40, (1, 40), 16), **SMALL | changes)
+        CoreParams(Limits(S16, 16, 20, 2, 40, (1, 40), 16), **SMALL | changes)
 
 
 def test_formats_of_two_kinds_have_no_engine() -> None:
@@ -415,12 +415,12 @@ def test_formats_of_two_kinds_have_no_engine() -> None:
 
 def test_a_damaged_image_is_noticed() -> None:
     model = random_model(ModelConfig(8, 1, 8, 8), S16, seed=1)
-    image = build_image(model, EngineParams(Limits.of(model), **SMALL))
+    image = build_image(model, CoreParams(Limits.of(model), **SMALL))
     for changed, message in (
         (replace(image, weights=[2, *image.weights[1:]]), "code 2 is none of 0, 1, 3"),
         (replace(image, headers=[image.headers[0] ^ 1 << 17, *image.headers[1:]]),
          "a number of -1 weights is wrong"),
     ):
-        assert isinstance(changed, EngineImage)
+        assert isinstance(changed, CoreImage)
         with pytest.raises(ValueError, match=message):
             unpack_image(changed)

@@ -23,9 +23,6 @@ from sterna.cli.reports.synth_page import (
     write_synth_report,
 )
 from sterna.export.float.reference import rounding_errors
-from sterna.hw.core.core_product import core_params
-from sterna.hw.core.plan.image import build_image
-from sterna.hw.core.timing.cycle_report import cycle_report
 from sterna.hw.flow.report import CellCounts
 from sterna.hw.flow.routed import (
     CriticalPath,
@@ -37,6 +34,9 @@ from sterna.hw.flow.routed import (
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, SynthReport, Usage
 from sterna.hw.flow.synthesis import Family, Synthesis
 from sterna.hw.flow.target import TARGETS, Resource
+from sterna.hw.oldcore.core_product import core_params
+from sterna.hw.oldcore.plan.image import build_image
+from sterna.hw.oldcore.timing.cycle_report import cycle_report
 from sterna.model.quantized import load_model
 
 MODEL = load_model("micro")

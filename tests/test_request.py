@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.plan.core_params import CoreParams
-from sterna.hw.core.plan.request import Request, check_requests
+from sterna.hw.core.request import Request
+from sterna.hw.oldcore.plan.core_params import CoreParams
+from sterna.hw.oldcore.plan.request import check_requests
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized.integer import IntegerModel

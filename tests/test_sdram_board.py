@@ -11,8 +11,8 @@ from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.conversation import Conversation, ConversationError
 from sterna.hw.board.sdram_top import sdram_design
 from sterna.hw.board.top import BoardParams, write_sources
-from sterna.hw.engine.engine_image import build_image
-from sterna.hw.engine.linear_image import pack_image
+from sterna.hw.core.core_image import build_image
+from sterna.hw.core.linear_image import pack_image
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized import QuantizedModel
@@ -42,7 +42,7 @@ def test_one_bitstream_talks_as_each_model_that_is_loaded(tmp_path: Path) -> Non
             assert list(conversation.say(line, 5)) == reference.say(line, 5)
 
     talks_as(LARGE)
-    image = pack_image(build_image(SMALL, design.engine))
+    image = pack_image(build_image(SMALL, design.core))
     conversation.load(image)
     talks_as(SMALL)
     with pytest.raises(ConversationError, match="it is damaged, or for other limits"):

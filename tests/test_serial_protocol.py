@@ -9,7 +9,7 @@ import pytest
 
 from sterna.hw.board.conversation import Conversation, ConversationError
 from sterna.hw.board.serial_protocol import Answer, Order, SerialProtocol, check_core, order_bytes
-from sterna.hw.engine.image_reader import ImageStatus
+from sterna.hw.core.image_reader import ImageStatus
 from sterna.hw.testbench.amaranth import run_bench
 
 DONE, STOPPED, REFUSED = (bytes([each]) for each in Answer)

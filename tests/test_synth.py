@@ -15,8 +15,6 @@ from page_checks import check_page, drawings, verdict_of
 import sterna.hw.flow.cached_tools as flow
 from sterna.cli.main import main
 from sterna.cli.reports.synth_page import area_plot
-from sterna.hw.core.core_product import core_params
-from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.emit.tools import run_yosys
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.fit import FITTING, FitError, block_rams
@@ -25,6 +23,8 @@ from sterna.hw.flow.synth import synth
 from sterna.hw.flow.synth_report import SeedRun, part_of
 from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.hw.flow.target import TARGETS, Resource
+from sterna.hw.oldcore.core_product import core_params
+from sterna.hw.oldcore.timing.cycles import CycleModel
 from sterna.hw.units.weight_rom import WeightRom, WeightRomParams
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig

@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 
 from sterna.hw.catalog import UNITS
-from sterna.hw.core.core_product import CORE
-from sterna.hw.core.plan.core_params import COMPACT
 from sterna.hw.emit.documents import Port
 from sterna.hw.flow.fit import (
     FITTING,
@@ -50,6 +48,8 @@ from sterna.hw.flow.synth import synth, wrapper_text
 from sterna.hw.flow.synth_report import BlockArea, Usage
 from sterna.hw.flow.synthesis import Family, Synthesis
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, style_for
+from sterna.hw.oldcore.core_product import CORE
+from sterna.hw.oldcore.plan.core_params import COMPACT
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_product import MAC
 from sterna.hw.units.mlgru_product import MLGRU

@@ -65,9 +65,9 @@ def _design(
     it clearly does not.
     """
     from sterna.hw.board.top import board_design
-    from sterna.hw.core.core_product import CORE
     from sterna.hw.flow.fit import check_memories
     from sterna.hw.flow.target import style_for
+    from sterna.hw.oldcore.core_product import CORE
     board = params.board
     if sdram:
         from sterna.hw.board.sdram_top import sdram_design

@@ -29,8 +29,8 @@ from sterna.model.tokens.tokenizer import TextStream, Tokenizer
 from sterna.sim.bench.runner import Engine, Simulator
 
 if TYPE_CHECKING:
-    from sterna.hw.core.plan.image import CoreImage
-    from sterna.hw.core.timing.cycle_report import CycleReport
+    from sterna.hw.oldcore.plan.image import CoreImage
+    from sterna.hw.oldcore.timing.cycle_report import CycleReport
     from sterna.sim.core.simulate import CoreReport
     from sterna.sim.simulate import SimulationReport
 
@@ -296,7 +296,7 @@ def report(
 
     Example: sterna report tiny --rows 8 --cols 128 --clock-mhz 100
     """
-    from sterna.hw.core.timing.cycle_report import cycle_report
+    from sterna.hw.oldcore.timing.cycle_report import cycle_report
     check_file(output, suffix=".html")
     with Stages(quiet) as stage:
         stage("run the cycle model", quick=True)
@@ -322,9 +322,9 @@ def _image(
     sequences: int, quant_lanes: int,
 ) -> CoreImage:
     """The packed model, or an empty image of a configuration."""
-    from sterna.hw.core.plan.core_params import CoreParams
-    from sterna.hw.core.plan.image import build_image
-    from sterna.hw.core.timing.cycle_report import shape_image
+    from sterna.hw.oldcore.plan.core_params import CoreParams
+    from sterna.hw.oldcore.plan.image import build_image
+    from sterna.hw.oldcore.timing.cycle_report import shape_image
     if (model is None) == (config is None):
         raise ValueError("give either a MODEL or --config")
     if config is None:

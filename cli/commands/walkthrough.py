@@ -19,13 +19,13 @@ from sterna.export.runtime.check import check_exact
 from sterna.export.runtime.generate import generate_tokens
 from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.core_product import CORE
-from sterna.hw.core.plan.image import build_image
-from sterna.hw.core.plan.request import LIMIT_BITS, Request
-from sterna.hw.core.timing.cycle_report import cycle_report
+from sterna.hw.core.request import LIMIT_BITS, Request
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.flow.report import cell_counts
+from sterna.hw.oldcore.core_product import CORE
+from sterna.hw.oldcore.plan.image import build_image
+from sterna.hw.oldcore.timing.cycle_report import cycle_report
 from sterna.model.checks import check_whole
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout

@@ -16,9 +16,9 @@ from sterna.cli.reports.page import Outcome, Verdict, html_figure, html_page, ht
 from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_of
 from sterna.cli.terminal.console import out
 from sterna.cli.terminal.tables import Table
-from sterna.hw.core.timing.cycle_report import PIPELINE, CycleReport, tokens_per_second
-from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.timing.steady_state import (
+from sterna.hw.oldcore.timing.cycle_report import PIPELINE, CycleReport, tokens_per_second
+from sterna.hw.oldcore.timing.cycles import CycleModel
+from sterna.hw.oldcore.timing.steady_state import (
     Cause,
     FoldedStages,
     SteadyState,
@@ -26,7 +26,7 @@ from sterna.hw.core.timing.steady_state import (
     fold_stages,
     folded_name,
 )
-from sterna.hw.core.timing.waterfall import Span, Waterfall, Worker, waterfall
+from sterna.hw.oldcore.timing.waterfall import Span, Waterfall, Worker, waterfall
 from sterna.model.files import write_atomically
 
 __all__ = ["PARTS", "Part", "cycle_tables", "headline", "number", "print_bars", "stage_bars",

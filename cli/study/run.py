@@ -14,9 +14,9 @@ from sterna.cli.study.plots import study_plots
 from sterna.cli.study.tables import Found, findings, study_tables
 from sterna.cli.terminal.console import out, print_files, print_json, progress_bar, say
 from sterna.cli.terminal.interrupt import INTERRUPTED
-from sterna.hw.core.plan.core_params import CoreParams
-from sterna.hw.core.timing.cycle_report import memory_bits, shape_image
-from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.oldcore.plan.core_params import CoreParams
+from sterna.hw.oldcore.timing.cycle_report import memory_bits, shape_image
+from sterna.hw.oldcore.timing.cycles import CycleModel
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import S16

@@ -15,9 +15,9 @@ from amaranth_boards.icebreaker import ICEBreakerPlatform
 from amaranth_boards.ulx3s import ULX3S_85F_Platform
 
 from sterna.hw.board import BoardName
-from sterna.hw.core.plan.core_params import COMPACT
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import FpgaTarget, target_named
+from sterna.hw.oldcore.plan.core_params import COMPACT
 from sterna.hw.units.spec import Sizes
 
 __all__ = ["BOARDS", "Board", "Pin", "constraints_name", "constraints_text"]

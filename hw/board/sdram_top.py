@@ -16,15 +16,15 @@ from sterna.hw.board.clock import BoardClock
 from sterna.hw.board.serial_protocol import QUEUE_BYTES, Order, SerialProtocol, check_core
 from sterna.hw.board.top import FRAME_BITS, TOP_MODULE, BoardParams, clock_cells
 from sterna.hw.board.uart import UartReceiver, UartTransmitter
-from sterna.hw.core.plan.request import Request
+from sterna.hw.core.core import Core
+from sterna.hw.core.core_image import CoreImage, build_image
+from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.cycle_model import MemoryTiming, run_cycles
+from sterna.hw.core.image_reader import ImageStatus
+from sterna.hw.core.linear_image import pack_image
+from sterna.hw.core.request import Request
 from sterna.hw.emit import cells
 from sterna.hw.emit.verilog import verilog_files
-from sterna.hw.engine.cycle_model import MemoryTiming, run_cycles
-from sterna.hw.engine.engine import Engine
-from sterna.hw.engine.engine_image import EngineImage, build_image
-from sterna.hw.engine.engine_params import EngineParams, Limits
-from sterna.hw.engine.image_reader import ImageStatus
-from sterna.hw.engine.linear_image import pack_image
 from sterna.hw.flow.target import style_for
 from sterna.hw.memory.sdram import SdramController, SdramParams
 from sterna.hw.units.spec import Sizes
@@ -34,12 +34,11 @@ from sterna.model.quantized import QuantizedModel
 __all__ = ["SdramDesign", "SdramTop", "sdram_design"]
 
 _CORE = "board_core"
-_CLUSTER_COLUMNS = 16
 _LATENCY = 12   # cycles of our controller from a request to its first word, in an open row or not
 
 
 class SdramTop(wiring.Component):
-    """An engine behind a serial line, its image in SDRAM, all but the pads.
+    """A core behind a serial line, its image in SDRAM, all but the pads.
 
     Members
     -------
@@ -51,7 +50,7 @@ class SdramTop(wiring.Component):
         Of :class:`~sterna.hw.memory.sdram.SdramController`.
     """
 
-    def __init__(self, params: BoardParams, image: EngineImage) -> None:
+    def __init__(self, params: BoardParams, image: CoreImage) -> None:
         self.params, self.image = params, image
         self.memory = SdramController(SdramParams(params.clock_hz), image.params.address_bits)
         pins = self.memory.signature.members
@@ -71,12 +70,12 @@ class SdramTop(wiring.Component):
         # Its output register holds one more than its memory.
         queue = fifo.SyncFIFOBuffered(width=8, depth=QUEUE_BYTES + 1)
         m.submodules.queue = ResetInserter(protocol.stop)(queue)
-        engine = Engine(self.image)
-        m.submodules.engine = ResetInserter(protocol.loading)(engine)
+        core = Core(self.image)
+        m.submodules.core = ResetInserter(protocol.loading)(core)
         m.submodules.memory = memory
 
         stops = receiver.data == Order.STOP
-        prompt, asked = engine.prompts.payload, protocol.prompts.payload
+        prompt, asked = core.prompts.payload, protocol.prompts.payload
         m.d.comb += [
             clock.clk.eq(self.clk), self.memory_clk.eq(ClockSignal()),
             receiver.rx.eq(self.rx), self.tx.eq(transmitter.tx),
@@ -85,15 +84,15 @@ class SdramTop(wiring.Component):
             prompt.token.eq(asked.token), prompt.start.eq(asked.start),
             prompt.predict.eq(asked.predict), prompt.limit.eq(1),
             prompt.beta.eq(protocol.beta), prompt.seed.eq(protocol.seed),
-            engine.prompts.valid.eq(protocol.prompts.valid),
-            protocol.prompts.ready.eq(engine.prompts.ready),
-            protocol.tokens.payload.token.eq(engine.tokens.payload.token),
-            protocol.tokens.valid.eq(engine.tokens.valid),
-            engine.tokens.ready.eq(protocol.tokens.ready),
-            engine.logits.ready.eq(1),
-            protocol.status.eq(engine.status),
+            core.prompts.valid.eq(protocol.prompts.valid),
+            protocol.prompts.ready.eq(core.prompts.ready),
+            protocol.tokens.payload.token.eq(core.tokens.payload.token),
+            protocol.tokens.valid.eq(core.tokens.valid),
+            core.tokens.ready.eq(protocol.tokens.ready),
+            core.logits.ready.eq(1),
+            protocol.status.eq(core.status),
             # On while there is a model.
-            self.led.eq(engine.status == ImageStatus.RUNNING),
+            self.led.eq(core.status == ImageStatus.RUNNING),
             memory.writes.valid.eq(protocol.writes.valid),
             memory.writes.payload.word.eq(protocol.writes.payload.word),
             memory.writes.payload.address.eq(protocol.writes.payload.address),
@@ -103,11 +102,11 @@ class SdramTop(wiring.Component):
         wiring.connect(m, protocol.sent, transmitter.bytes)
         # While an image is loaded nothing is asked for, and what was is dropped.
         m.d.comb += [
-            memory.reads.payload.eq(engine.reads.payload),
-            memory.reads.valid.eq(engine.reads.valid & ~protocol.loading),
-            engine.reads.ready.eq(memory.reads.ready & ~protocol.loading),
-            engine.data.payload.eq(memory.data.payload), engine.data.valid.eq(memory.data.valid),
-            memory.data.ready.eq(engine.data.ready | protocol.loading),
+            memory.reads.payload.eq(core.reads.payload),
+            memory.reads.valid.eq(core.reads.valid & ~protocol.loading),
+            core.reads.ready.eq(memory.reads.ready & ~protocol.loading),
+            core.data.payload.eq(memory.data.payload), core.data.valid.eq(memory.data.valid),
+            memory.data.ready.eq(core.data.ready | protocol.loading),
             protocol.idle.eq(memory.idle),
         ]
         for name in _PINS:
@@ -168,14 +167,14 @@ _CONTENTS = "sdram.mem"
 class SdramDesign:
     """A board, and the image of a model for it.
 
-    ``core``: Verilog of all but the pads, and what its memories contain, texts by file name.
+    ``texts``: Verilog of all but the pads, and what its memories contain, texts by file name.
     """
 
     params: BoardParams
-    engine: EngineParams
+    core: CoreParams
     config: ModelConfig
     model_sha256: str
-    core: Mapping[str, str]
+    texts: Mapping[str, str]
     image: bytes
 
     @property
@@ -201,16 +200,16 @@ class SdramDesign:
             words=len(words), times=", ".join(
                 f".{name}(32'd{value})" for name, value in times.items()))
         return {**clock_cells(), _CONTENTS: "".join(f"{word:04x}\n" for word in words),
-                **cells.cell_models(self.core[f"{_CORE}.v"]), **self._with_top(top)}
+                **cells.cell_models(self.texts[f"{_CORE}.v"]), **self._with_top(top)}
 
     def _with_top(self, top: str) -> dict[str, str]:
-        memories = {name: text for name, text in self.core.items() if not name.endswith(".v")}
-        return {f"{TOP_MODULE}.v": self.core[f"{_CORE}.v"] + top, **memories}
+        memories = {name: text for name, text in self.texts.items() if not name.endswith(".v")}
+        return {f"{TOP_MODULE}.v": self.texts[f"{_CORE}.v"] + top, **memories}
 
     @property
     def cycles_per_token(self) -> float:
         """Cycles of a drawn token, by the cycle model; refreshes and rows take some more."""
-        one, two = (_cycles(self.engine, replace(self.config, layers=layers)) for layers in (1, 2))
+        one, two = (_cycles(self.core, replace(self.config, layers=layers)) for layers in (1, 2))
         return float(one + (self.config.layers - 1) * (two - one))
 
     @property
@@ -221,24 +220,24 @@ class SdramDesign:
     @property
     def summary(self) -> dict[str, Any]:
         """What was chosen, as plain data."""
-        engine, limits = self.engine, self.engine.limits
+        core, limits = self.core, self.core.limits
         return {
             "board": self.params.board.name.value,
             "model": {"sha256": self.model_sha256, "config": self.config.to_json(),
-                      "profile": engine.profile.name},
+                      "profile": core.profile.name},
             "limits": {"width": limits.width, "inner": limits.inner, "layers": limits.layers,
                        "vocab": limits.vocab, "shifts": list(limits.shifts),
                        "embedding_bits": limits.embedding_bits},
-            "core": {"rows": engine.rows, "cols": engine.cols, "quant_lanes": engine.quant_lanes,
-                     "style": engine.style.value},
+            "core": {"rows": core.rows, "cols": core.cols, "quant_lanes": core.quant_lanes,
+                     "style": core.style.value},
             "image_bytes": len(self.image),
             "clock_hz": self.params.clock_hz, "baud": self.params.baud,
         }
 
 
 @functools.cache
-def _cycles(engine: EngineParams, config: ModelConfig) -> int:
-    tokens = run_cycles(engine, config, [(0, Request((0,), tokens=3, temperature=1.0))],
+def _cycles(core: CoreParams, config: ModelConfig) -> int:
+    tokens = run_cycles(core, config, [(0, Request((0,), tokens=3, temperature=1.0))],
                         MemoryTiming(_LATENCY)).tokens[0]
     return tokens[-1] - tokens[-2]
 
@@ -256,15 +255,12 @@ def sdram_design(
         raise ValueError(f"the {board.name} has no SDRAM")
     chosen = {"rows": 8, "cols": 64, "quant_lanes": 8,
               "style": style_for(board.target, "auto"), **(sizes or {})}
-    clusters = max(chosen["cols"] // max(_CLUSTER_COLUMNS, chosen["quant_lanes"]), 1)
-    lanes = min(chosen["rows"], chosen["quant_lanes"], 4)
-    engine = EngineParams(
-        Limits.of(model), **chosen, clusters=clusters, post_lanes=lanes,
-        cell_lanes=min(lanes, 2), root_digit_bits=1, port_bits=16)
-    check_core(engine.limits.vocab, engine.sequences)
-    image = build_image(model, engine)
+    core = CoreParams(
+        Limits.of(model), **chosen, root_digit_bits=1, port_bits=16)
+    check_core(core.limits.vocab, core.sequences)
+    image = build_image(model, core)
     packed, room = pack_image(image), 2 * SdramParams(params.clock_hz).words
     if len(packed) > room:
         raise ValueError(f"the image has {len(packed):,} bytes, the SDRAM {room:,}")
-    return SdramDesign(params, engine, model.config, model.sha256,
+    return SdramDesign(params, core, model.config, model.sha256,
                        verilog_files(SdramTop(params, image), _CORE), packed)

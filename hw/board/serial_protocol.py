@@ -18,7 +18,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.engine.image_reader import ImageStatus
+from sterna.hw.core.image_reader import ImageStatus
 from sterna.hw.units.sampler import BETA_BITS, SEED_BITS
 
 __all__ = ["COUNT_BITS", "QUEUE_BYTES", "Answer", "Order", "SerialProtocol", "check_core",

@@ -20,14 +20,14 @@ from sterna.hw.board.boards import Board, constraints_name, constraints_text
 from sterna.hw.board.clock import BoardClock, board_pll
 from sterna.hw.board.serial_protocol import QUEUE_BYTES, Order, SerialProtocol, check_core
 from sterna.hw.board.uart import UartParams, UartReceiver, UartTransmitter
-from sterna.hw.core.core import MatMulFreeCore
-from sterna.hw.core.core_product import CORE
-from sterna.hw.core.plan.core_params import CoreParams
-from sterna.hw.core.plan.image import build_image
-from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.emit import cells
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.target import style_for
+from sterna.hw.oldcore.core import MatMulFreeCore
+from sterna.hw.oldcore.core_product import CORE
+from sterna.hw.oldcore.plan.core_params import CoreParams
+from sterna.hw.oldcore.plan.image import build_image
+from sterna.hw.oldcore.timing.cycles import CycleModel
 from sterna.hw.units.spec import Sizes
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
@@ -188,7 +188,7 @@ def board_design(
 ) -> BoardDesign:
     """Design the top module for a model.
 
-    ``sizes`` are those of the core, as :data:`~sterna.hw.core.core_product.CORE` takes them; None
+    ``sizes`` are those of the core, of the core; None
     for the board's usual. ValueError if the core does not fit the model or the serial line.
     """
     if sizes is None:

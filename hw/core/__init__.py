@@ -1,1 +1,1 @@
-"""The whole language model in gateware: token in, token out."""
+"""One core for every model: made for limits, it runs whatever image lies in its memory."""

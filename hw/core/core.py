@@ -1,279 +1,618 @@
-"""The whole language model: prompt tokens in, generated tokens out."""
+"""The whole core: prompt tokens of many sequences in, generated tokens out."""
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Module, Signal
-from amaranth.lib import stream, wiring
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed
+from amaranth.lib import fifo, memory, stream, wiring
+from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.control import (
-    ControlSignature,
-    Dispatcher,
-    TokenControl,
-    prompt_layout,
-    token_layout,
-)
-from sterna.hw.core.issuer import ActivationBuffer, BeatIssuer, WeightFeed, WeightPort
-from sterna.hw.core.plan.core_units import CoreUnits
-from sterna.hw.core.plan.image import CoreImage, weight_request_layout
-from sterna.hw.core.post_processor import PostProcessor, ResultRouter, ScaleUnit
-from sterna.hw.core.queues import BypassFifo
-from sterna.hw.core.trace import show_taps, trace_layout
-from sterna.hw.units.embedding import Embedding
-from sterna.hw.units.glu import GluUnit
-from sterna.hw.units.mac.mac_array import TernaryMacArray
-from sterna.hw.units.mlgru import MlgruUnit
-from sterna.hw.units.norm_quant import NormQuant
-from sterna.hw.units.residual import ResidualAdd
-from sterna.hw.units.sampler import ArgmaxSampler
+from sterna.hw.core.block_memory import read_block_rom
+from sterna.hw.core.cells import Cells
+from sterna.hw.core.core_image import CoreImage
+from sterna.hw.core.core_params import CoreParams, StageKind
+from sterna.hw.core.image_reader import ImageReader, ImageStatus
+from sterna.hw.core.norm import Norm
+from sterna.hw.core.post import Post, result_layout
+from sterna.hw.core.products import Products, sequence_of
+from sterna.hw.core.queues import TaskQueue
+from sterna.hw.core.sampler import TokenSampler
+from sterna.hw.core.vectors import VectorStore, element_layout
+from sterna.hw.parts.arithmetic import saturate
+from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
+from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.units.sampler import BETA_BITS, SEED_BITS
 
-__all__ = ["MatMulFreeCore"]
+__all__ = ["Core", "logit_layout", "prompt_layout", "token_layout"]
 
-_CYCLE_BITS = 32
+LIMIT_BITS = 16
+"""Bits of the number of tokens to generate."""
+
+_READ_CYCLES = 4    # from a stage's index to the stage: a turn, the memory, a register
 
 
-class MatMulFreeCore(wiring.Component):
-    """A MatMul-free language model that runs by itself, a token at a time.
+def prompt_layout(params: CoreParams) -> StructLayout:
+    """A token of a prompt.
 
-    Every vector goes round one ring: quantised by :class:`NormQuant`, multiplied by the
-    array, scaled by the post-processor, made into the next vector by the MLGRU unit, the
-    GLU unit or the residual stream, and quantised again. What a stage needs to know is in
-    a *task*, made when the norm begins with its vector. Sequences go round independently
-    of each other; the array takes their stages in the order in which the norm does.
+    ``start``: it begins a sequence, and the random numbers from ``seed`` on, 0 counting as 1.
+    ``predict``: compute the logits after it, and generate up to ``limit`` tokens, or up to
+    ``stop_token`` with ``stop``. ``beta``: ``log2(e) / T * 2**10`` for temperature T, 0 for
+    greedy.
+    """
+    return StructLayout({
+        "sequence": range(max(params.sequences, 2)), "token": params.token_bits, "start": 1,
+        "predict": 1, "stop": 1, "stop_token": params.token_bits, "limit": LIMIT_BITS,
+        "beta": BETA_BITS, "seed": SEED_BITS})
+
+
+def token_layout(params: CoreParams) -> StructLayout:
+    """A generated token; ``last`` says that no more of its sequence follows."""
+    return StructLayout({
+        "sequence": range(max(params.sequences, 2)), "token": params.token_bits, "last": 1})
+
+
+def logit_layout(params: CoreParams) -> StructLayout:
+    """The logits of ``post_lanes`` tokens; ``last`` with those of the last token. Of sequences
+    that ask for no prediction, while others do, they mean nothing."""
+    return StructLayout({
+        "sequence": range(max(params.sequences, 2)), "last": 1,
+        "logits": ArrayLayout(signed(params.profile.logit.bits), params.post_lanes)})
+
+
+class Residual(wiring.Component):
+    """The residual stream of every sequence: ``x = sat(x + y)``, or ``x = y`` to begin with.
 
     Members
     -------
-    go : ``In(1)``
-        New tokens of prompts are taken while it is high.
-    busy : ``Out(1)``
-        A token is in progress.
-    cycles : ``Out(32)``
-        Cycles in which ``busy`` was high, since the reset; wraps around.
-    control : ``In(ControlSignature(params))``, for each sequence
-    prompts : ``In(stream.Signature(prompt_layout(params)))``, for each sequence
-    tokens : ``Out(stream.Signature(token_layout(params)))``, for each sequence
-    logits : ``Out(stream.Signature(...))``, for each sequence, with ``params.logits``
-        ``logits`` of ``rows`` tokens at a time, ``last`` with the last of them.
-    weight_requests, weights : with ``params.external_weights``
-        Requests for runs of weight words, and the words.
-    taps : ``Out(trace_layout(image))``, with ``params.trace``
-        Every intermediate vector as it appears; see :mod:`sterna.hw.core.trace`.
+    coming, results, results_valid : ``In``
+        Of the post-processor.
+    embedded, embedded_valid : ``In``, for each phase
+        Vectors to begin with.
+    elements, elements_valid : ``Out``, for each phase
+        The new vectors.
+    """
+
+    def __init__(self, params: CoreParams, ahead: int) -> None:
+        self.params = params
+        self._ahead = ahead
+        each = element_layout(params)
+        super().__init__({
+            "coming": In(params.tag_layout),
+            "results": In(result_layout(params)),
+            "results_valid": In(1),
+            "embedded": In(each).array(params.phases),
+            "embedded_valid": In(1).array(params.phases),
+            "elements": Out(each).array(params.phases),
+            "elements_valid": Out(1).array(params.phases),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params, results = self.params, self.results
+        steps = Pipeline(m, Const(1))
+        bits = (params.batch - 1).bit_length()
+        word_bits = (params.vector_words - 1).bit_length()
+        read_of = Cat(self.coming.beat[:word_bits], self.coming.sequence[:bits])
+        read_of = steps.delay(read_of, self._ahead - 2, "read_of")
+
+        stores, before = [], []
+        shape = ArrayLayout(signed(params.profile.x.bits), params.post_lanes)
+        for phase in range(params.phases):
+            m.submodules[f"x{phase}"] = store = memory.Memory(
+                shape=shape, depth=params.batch << word_bits, init=[],
+                attrs=BLOCK_RAM | NEVER_COLLIDES)
+            stores.append(store.write_port())
+            read = store.read_port()
+            m.d.comb += [read.addr.eq(read_of), read.en.eq(1)]
+            before.append(steps.register(read.data, f"x{phase}_word"))
+        old = shape(Array(before)[results.tag.phase])
+
+        updated = self.results_valid & (results.tag.kind == StageKind.RESIDUAL)
+        valid = steps.flags(updated, 2, "updated")[-1]
+        tag = params.tag_layout(steps.delay(results.tag, 2, "tag"))
+        new = Signal(shape, reset_less=True)
+        for lane in range(params.post_lanes):
+            total = steps.register(old[lane] + results.update[lane], f"total{lane}")
+            m.d.sync += new[lane].eq(saturate(total, params.profile.x))
+
+        narrow = (params.post_lanes // params.cell_lanes).bit_length() - 1
+        for phase, write in enumerate(stores):
+            elements, embedded = self.elements[phase], self.embedded[phase]
+            loads = self.embedded_valid[phase]
+            m.d.comb += [
+                self.elements_valid[phase].eq(loads | (valid & (tag.phase == phase))),
+                elements.wide.eq(1),
+                elements.sequence.eq(Mux(loads, embedded.sequence, tag.sequence)),
+                elements.place.eq(Mux(
+                    loads, embedded.place, Cat(Const(0, narrow), tag.beat))),
+                elements.first.eq(Mux(loads, embedded.first, tag.first)),
+                elements.last.eq(Mux(loads, embedded.last, tag.last)),
+                write.en.eq(self.elements_valid[phase]),
+                write.addr.eq(Cat(
+                    elements.place[narrow:narrow + word_bits], elements.sequence[:bits])),
+            ]
+            for lane in range(params.post_lanes):
+                m.d.comb += [
+                    elements.y[lane].eq(Mux(loads, embedded.y[lane], new[lane])),
+                    write.data[lane].eq(elements.y[lane]),
+                ]
+        return m
+
+
+class Embedder(wiring.Component):
+    """The vectors of the tokens of a phase, sequence by sequence, word by word.
+
+    Members
+    -------
+    jobs : ``In(stream.Signature(...))``
+        A phase, and the chunks of a vector.
+    owner, token : ``Out``, ``In``
+        The sequence whose token is read in the same cycle.
+    phase, done : ``Out(1)``
+        In this cycle the last word of a phase is read.
+    embedded, embedded_valid : ``Out``, for each phase
+        The words.
+    tokens, rows
+        With a port, of :class:`~sterna.hw.core.image_reader.ImageReader`.
     """
 
     def __init__(self, image: CoreImage) -> None:
         self.image = image
         self.params = params = image.params
-        units = CoreUnits(params)
-        self.array = TernaryMacArray(units.mac)
-        self.norm = NormQuant(units.norm)
-        self.glu = GluUnit(units.glu, image.sigmoid)
-        self.mlgru = MlgruUnit(units.mlgru, image.sigmoid)
-        self.embedding = Embedding(
-            units.embedding.for_table(image.embedding), image.embedding)
-        self.residuals = [ResidualAdd(units.residual) for _ in range(params.sequences)]
-        self.samplers = [ArgmaxSampler(units.sampler) for _ in range(params.sequences)]
-        self.post = PostProcessor(image)
-        self.router = ResultRouter(image)
-
-        def each(signature):
-            return signature.array(params.sequences)
-
-        members = {
-            "go": In(1),
-            "busy": Out(1),
-            "cycles": Out(_CYCLE_BITS),
-            "control": each(In(ControlSignature(params))),
-            "prompts": each(In(stream.Signature(prompt_layout(params)))),
-            "tokens": each(Out(stream.Signature(token_layout(params)))),
-        }
-        if params.logits:
-            members["logits"] = each(Out(stream.Signature(self.router.logit_layout)))
-        if params.external_weights:
-            members["weight_requests"] = Out(stream.Signature(weight_request_layout(image)))
-            members["weights"] = In(stream.Signature(params.weight_bits))
-        if params.trace:
-            members["taps"] = Out(trace_layout(image))
-        super().__init__(members)
+        super().__init__({
+            "jobs": In(stream.Signature(StructLayout({
+                "phase": 1, "chunks": range(params.chunks + 1)}))),
+            "owner": Out(max((params.sequences - 1).bit_length(), 1)),
+            "token": In(params.token_bits),
+            "phase": Out(1),
+            "done": Out(1),
+            "embedded": Out(element_layout(params)).array(params.phases),
+            "embedded_valid": Out(1).array(params.phases),
+        } | ({"tokens": Out(stream.Signature(params.token_bits)),
+              "rows": In(stream.Signature(params.port_bits))} if params.port_bits else {}))
 
     def elaborate(self, platform):
         m = Module()
         params = self.params
-        m.submodules.norm = norm = self.norm
-        m.submodules.activations = activations = ActivationBuffer(params)
-        m.submodules.issuer = issuer = BeatIssuer(self.image)
-        m.submodules.array = array = self.array
-        m.submodules.post = post = self.post
-        m.submodules.scales = scales = ScaleUnit(params)
-        m.submodules.sums = sums = BypassFifo(
-            array.params.sum_layout, depth=issuer.most_waiting, may_fill=False)
-
-        wiring.connect(m, norm.acts, activations.chunks)
-        wiring.connect(m, norm.scales, scales.norms)
-        wiring.connect(m, issuer.beats, array.beats)
-        # The issuer sees to it that there is room.
-        m.d.comb += [
-            sums.incoming.valid.eq(array.sums.valid),
-            sums.incoming.payload.eq(array.sums.payload),
-            array.sums.ready.eq(1),
-        ]
-        wiring.connect(m, sums.outgoing, post.sums)
-        m.d.comb += [
-            activations.sequence.eq(issuer.sequence),
-            activations.tile.eq(issuer.tile),
-            issuer.acts.eq(activations.acts),
-            issuer.taken.eq(sums.outgoing.valid & sums.outgoing.ready),
-        ]
-        if params.block_activations:
-            m.d.comb += activations.advance.eq(issuer.advance)
-        for sequence in range(params.sequences):
+        steps = Pipeline(m, Const(1))
+        source = self._from_port if params.port_bits else self._from_rom
+        reading, sequence, word, last_word, x, way = source(m, steps)
+        # A cycle more, for the way from the memories to those of the vectors.
+        way += 1
+        valid = steps.flags(reading, way, "valid")[-1]
+        whose = element_layout(params)
+        place = Cat(Const(0, (params.post_lanes // params.cell_lanes).bit_length() - 1), word)
+        now = Signal(whose)
+        m.d.comb += [now.sequence.eq(sequence), now.place.eq(place), now.wide.eq(1),
+                     now.first.eq(word == 0), now.last.eq(last_word)]
+        later = whose(steps.delay(now, way, "whose"))
+        later_phase = steps.delay(self.phase, way, "whose_phase")
+        x = x.shape()(steps.register(x, "x"))
+        for index in range(params.phases):
             m.d.comb += [
-                issuer.ready_tiles[sequence].eq(activations.ready_tiles[sequence]),
-                issuer.arriving[sequence].eq(activations.arriving[sequence]),
-                post.scales[sequence].eq(scales.scales[sequence]),
-                post.scales_known[sequence].eq(scales.known[sequence]),
+                self.embedded_valid[index].eq(valid & (later_phase == index)),
+                self.embedded[index].eq(later),
             ]
-        controls = self._control(m)
-        dispatcher = self._dispatch(m, controls, activations, issuer, scales)
-        self._vectors(m, controls, dispatcher)
-        if params.trace:
-            show_taps(m, self, array, issuer, scales)
+            for lane in range(params.post_lanes):
+                m.d.comb += self.embedded[index].y[lane].eq(x[lane])
         return m
 
-    def _control(self, m):
-        """Tokens in and out; return the control of each sequence."""
-        params = self.params
-        m.submodules.embedding = embedding = self.embedding
-        controls = []
-        for sequence in range(params.sequences):
-            m.submodules[f"control{sequence}"] = control = TokenControl(params)
-            m.submodules[f"sampler{sequence}"] = sampler = self.samplers[sequence]
-            controls.append(control)
-            wiring.connect(m, wiring.flipped(self.prompts[sequence]), control.prompts)
-            wiring.connect(m, control.tokens, wiring.flipped(self.tokens[sequence]))
-            wiring.connect(m, wiring.flipped(self.control[sequence]), control.control)
-            wiring.connect(m, sampler.tokens, control.sampled)
-            m.d.comb += [
-                control.go.eq(self.go),
-            ]
-            if params.sampling:
-                m.d.comb += [
-                    sampler.beta.eq(self.control[sequence].beta),
-                    sampler.seed.eq(self.control[sequence].seed),
-                    sampler.reseed.eq(control.reseed),
-                ]
-        # Sequence 0 goes first; what it leaves waits, for it asks once a token only.
-        requests = embedding.requests
-        for sequence, control in reversed(list(enumerate(controls))):
-            with m.If(control.requests.valid):
-                m.d.comb += [
-                    requests.valid.eq(1), requests.payload.token.eq(control.requests.payload)]
-                if params.sequence_bits:
-                    m.d.comb += requests.payload.sequence.eq(sequence)
-        for sequence, control in enumerate(controls):
-            earlier = [other.requests.valid for other in controls[:sequence]]
-            m.d.comb += control.requests.ready.eq(
-                requests.ready & ~Cat(earlier).any())
+    def _from_rom(self, m, steps):
+        """Return (whether a word is read, of which sequence, its place, whether it is the last,
+        the word, so many cycles later)."""
+        params, job = self.params, self.jobs.payload
+        per_chunk = params.quant_lanes // params.post_lanes
+        active, reading = Signal(), Signal()
+        phase = self.phase
+        sequence, upcoming = Signal(params.batch_bits), Signal(params.batch_bits)
+        words = Signal(range(params.chunks * per_chunk + 1))
+        word = Signal(range(params.chunks * per_chunk))
+        last_word, last_sequence = Signal(), Signal()
+        depth = max(params.limits.vocab * params.vector_words, 2)
+        address = Signal(range(depth), reset_less=True)
+        # Where the row of the upcoming sequence begins: known two cycles after which one it is.
+        token = steps.register(self.token, "token")
+        first = steps.register((token * words)[:len(address)], "first")
+        changes, known = Signal(), Signal()
+        m.d.comb += known.eq(~Cat(steps.flags(changes, 2, "changed")[1:]).any())
+        m.d.comb += [
+            last_word.eq(word + 1 == words),
+            last_sequence.eq(sequence == params.batch - 1),
+            self.jobs.ready.eq(~active),
+            self.owner.eq(sequence_of(params, phase, upcoming)),
+            self.done.eq(reading & last_word & last_sequence),
+        ]
+        with m.If(~active):
+            m.d.comb += changes.eq(1)
+            m.d.sync += [active.eq(self.jobs.valid), phase.eq(job.phase), upcoming.eq(0),
+                         words.eq(job.chunks * per_chunk)]
+        with m.Elif(~reading | last_word):
+            m.d.comb += changes.eq(known)
+            m.d.sync += [
+                reading.eq(known & ~self.done), word.eq(0), address.eq(first),
+                sequence.eq(upcoming), upcoming.eq(upcoming + (known & ~self.done)),
+                active.eq(~self.done)]
+        with m.Else():
+            m.d.sync += [word.eq(word + 1), address.eq(address + 1)]
+        size = params.limits.embedding_bits
+        bits = read_block_rom(m, steps, "table", self.image.embedding,
+                              params.post_lanes * size, depth, address)
+        x = ArrayLayout(signed(size), params.post_lanes)(bits)
+        return reading, sequence, word, last_word, x, 2
 
-        m.d.comb += self.busy.eq(Cat(control.busy for control in controls).any())
-        with m.If(self.busy):
-            m.d.sync += self.cycles.eq(self.cycles + 1)
-        return controls
+    def _from_port(self, m, steps):
+        """Ask for the rows of all sequences; hand on their words as they come. Returns as
+        :meth:`_from_rom` does."""
+        params, job = self.params, self.jobs.payload
+        per_chunk = params.quant_lanes // params.post_lanes
+        size, port = params.element_bits, params.port_bits
+        asks, comes = Signal(), Signal()
+        words = Signal(range(params.chunks * per_chunk + 1))
+        word = Signal(range(params.chunks * per_chunk))
+        asked, sequence = Signal(params.batch_bits), Signal(params.batch_bits)
+        last_word, valid = Signal(), Signal()
+        m.d.comb += [
+            self.jobs.ready.eq(~asks & ~comes),
+            self.owner.eq(asked), self.tokens.payload.eq(self.token), self.tokens.valid.eq(asks),
+            self.done.eq(asks & self.tokens.ready & (asked == params.batch - 1)),
+            last_word.eq(word + 1 == words),
+        ]
+        with m.If(self.jobs.ready):
+            m.d.sync += [asks.eq(self.jobs.valid), comes.eq(self.jobs.valid),
+                         words.eq(job.chunks * per_chunk), asked.eq(0), sequence.eq(0)]
+        with m.If(asks & self.tokens.ready):
+            m.d.sync += [asked.eq(asked + 1), asks.eq(~self.done)]
+        with m.If(valid):
+            m.d.sync += word.eq(Mux(last_word, 0, word + 1))
+            with m.If(last_word):
+                m.d.sync += [sequence.eq(sequence + 1), comes.eq(sequence != params.batch - 1)]
 
-    def _dispatch(self, m, controls, activations, issuer, scales):
-        """Make tasks when the norm begins; return the dispatcher."""
-        params, norm = self.params, self.norm
-        m.submodules.dispatcher = dispatcher = Dispatcher(self.image)
-        sequence = norm.service_sequence if params.sequence_bits else Const(0)
-        for unit in (activations, scales):
-            m.d.comb += [unit.clear.eq(norm.service), unit.clear_sequence.eq(sequence)]
-        m.d.comb += [dispatcher.begins.eq(norm.service), dispatcher.sequence.eq(sequence)]
-        for index, control in enumerate(controls):
-            m.d.comb += [
-                dispatcher.restarts[index].eq(control.requests.valid & control.requests.ready),
-                dispatcher.starts[index].eq(control.start),
-                scales.mantissas[index].eq(dispatcher.mantissas[index]),
-            ]
-        wiring.connect(m, dispatcher.issue_tasks, issuer.tasks)
-        wiring.connect(m, dispatcher.post_tasks, self.post.tasks)
-        if params.external_weights:
-            wiring.connect(
-                m, dispatcher.weight_requests, wiring.flipped(self.weight_requests))
-            m.submodules.weights = weights = WeightPort(self.image)
-            wiring.connect(m, wiring.flipped(self.weights), weights.words)
+        # Words of the port are put together or taken apart; a row begins with one of its own.
+        ratio = params.post_lanes * size // port
+        if ratio > 1:
+            part = Signal(range(ratio))
+            held = Signal(port * (ratio - 1), reset_less=True)
+            row = Cat(held, self.rows.payload)
+            m.d.comb += [self.rows.ready.eq(1), valid.eq(self.rows.valid & (part == ratio - 1))]
+            with m.If(self.rows.valid):
+                m.d.sync += [held.eq(row[port:]), part.eq(part + 1)]
         else:
-            m.submodules.weights = weights = WeightFeed(self.image)
-            wiring.connect(m, dispatcher.weight_requests, weights.requests)
-        m.d.comb += [
-            weights.advance.eq(issuer.advance),
-            weights.take.eq(issuer.take),
-            issuer.available.eq(weights.available),
-            issuer.word.eq(weights.word),
-        ]
-        return dispatcher
+            parts = port // (params.post_lanes * size)
+            part = Signal(range(max(parts, 2)))
+            row = self.rows.payload.word_select(part, params.post_lanes * size)
+            m.d.comb += [self.rows.ready.eq(last_word | (part == parts - 1)),
+                         valid.eq(self.rows.valid)]
+            with m.If(self.rows.valid):
+                m.d.sync += part.eq(Mux(self.rows.ready, 0, part + 1))
+        x = ArrayLayout(signed(size), params.post_lanes)(steps.register(row, "row"))
+        return valid, sequence, word, last_word, x, 1
 
-    def _vectors(self, m, controls, dispatcher):
-        """From results to the next vector of each sequence, and to the norm."""
+
+class Core(wiring.Component):
+    """A MatMul-free language model that runs by itself, a token of every sequence at a time.
+
+    The sequences of a phase go through a token together: each weight word is used for all of them,
+    one after the other. With two phases the vectors of one are normalised while those of the other
+    are multiplied. A phase begins a token when one of its sequences has one; the others stand still
+    for that time, whatever is computed in their place.
+
+    Members
+    -------
+    prompts : ``In(stream.Signature(prompt_layout(params)))``
+    tokens : ``Out(stream.Signature(token_layout(params)))``
+    logits : ``Out(stream.Signature(logit_layout(params)))``
+    reads, data, failed, status
+        With a port, of :class:`~sterna.hw.core.image_reader.ImageReader`: prompts are taken,
+        tokens and logits given while the status is ``RUNNING``. Of the image only its ``params``
+        are used then.
+    """
+
+    def __init__(self, image: CoreImage) -> None:
+        self.image = image
+        self.params = params = image.params
+        self.norm = Norm(params)
+        self.products = Products(image)
+        self.post = Post(image)
+        self.cells = Cells(params, params.profile.sigmoid_table())
+        self.residual = Residual(params, params.requantize.latency)
+        self.embedder = Embedder(image)
+        self.sampler = TokenSampler(params)
+        self.vectors = [VectorStore(params) for _ in range(params.phases)]
+        self.reader = ImageReader(params) if params.port_bits else None
+        super().__init__({
+            "prompts": In(stream.Signature(prompt_layout(params))),
+            "tokens": Out(stream.Signature(token_layout(params))),
+            "logits": Out(stream.Signature(logit_layout(params))),
+        } | ({name: self.reader.signature.members[name] for name in (
+                "reads", "data", "failed", "status")}
+             if self.reader else {}))
+
+    def elaborate(self, platform):
+        m = Module()
         params = self.params
-        m.submodules.router = router = self.router
-        m.submodules.mlgru = mlgru = self.mlgru
-        m.submodules.glu = glu = self.glu
-        wiring.connect(m, self.post.results, router.results)
-        wiring.connect(m, router.preacts, mlgru.preacts)
-        wiring.connect(m, router.gates, glu.preacts)
-        embedded = self.embedding.words
-
-        for sequence, control in enumerate(controls):
-            m.submodules[f"residual{sequence}"] = residual = self.residuals[sequence]
-            words = self.norm.words[sequence]
-
-            def ours(payload, sequence=sequence):
-                return payload.sequence == sequence if params.sequence_bits else Const(1)
-
-            # A sequence is in one place at a time, so its sources never meet.
-            load = embedded.valid & ours(embedded.payload)
-            update = router.updates[sequence]
+        names = ("norm", "products", "post", "cells", "residual", "embedder", "sampler")
+        for name in names:
+            m.submodules[name] = getattr(self, name)
+        norm, products, post, cells = self.norm, self.products, self.post, self.cells
+        for phase, vectors in enumerate(self.vectors):
+            m.submodules[f"vectors{phase}"] = vectors
+            own, other = self.residual.elements[phase], cells.elements[phase]
+            is_own = self.residual.elements_valid[phase]
             m.d.comb += [
-                residual.updates.valid.eq(load | update.valid),
-                residual.updates.payload.load.eq(load),
-                self.post.room[sequence].eq(router.room[sequence]),
+                vectors.elements_valid.eq(is_own | cells.elements_valid[phase]),
+                vectors.elements.eq(Mux(is_own, own.as_value(), other.as_value())),
+                vectors.sequence.eq(norm.sequence),
+                vectors.read_sequence.eq(norm.read_sequence),
+                vectors.chunk.eq(norm.chunk),
             ]
-            for row in range(params.rows):
-                m.d.comb += residual.updates.payload.y[row].eq(update.payload.y[row])
-                with m.If(load):
-                    m.d.comb += residual.updates.payload.y[row].eq(embedded.payload.x[row])
-
-            # After the last layer a token without prediction is done.
-            # Known long before, and so a cycle ahead.
-            final = Signal(name=f"final{sequence}")
-            m.d.sync += final.eq(
-                (dispatcher.stages[sequence] == params.stages - 1) & ~control.predict)
-            done = residual.words.valid & residual.words.payload.last & final
-            m.d.comb += control.vector_done.eq(done)
-            for source, field, is_ours, wanted in (
-                (residual.words, "x", Const(1), ~final),
-                (mlgru.states, "o", ours(mlgru.states.payload), Const(1)),
-                (glu.products, "p", ours(glu.products.payload), Const(1)),
-            ):
-                with m.If(source.valid & is_ours):
-                    m.d.comb += [
-                        words.valid.eq(wanted), words.payload.last.eq(source.payload.last)]
-                    for row in range(params.rows):
-                        m.d.comb += words.payload.y[row].eq(source.payload[field][row])
-            self._logits(m, sequence, control)
-
-    def _logits(self, m, sequence, control):
-        """Logits go to the port, and to the sampler if a token is to be chosen."""
-        logits = self.router.logits[sequence]
-        sampler = self.samplers[sequence]
-        shown = self.logits[sequence].ready if self.params.logits else Const(1)
-        sampled = sampler.logits.ready | ~control.generate
-        if self.params.logits:
-            m.d.comb += [
-                self.logits[sequence].valid.eq(logits.valid & sampled),
-                self.logits[sequence].payload.eq(logits.payload)]
         m.d.comb += [
-            sampler.logits.valid.eq(logits.valid & control.generate & shown),
-            sampler.logits.payload.logits.eq(logits.payload.logits),
-            logits.ready.eq(shown & sampled),
-            control.logits_done.eq(logits.valid & logits.ready & logits.payload.last),
+            norm.maximum.eq(Array(each.maximum for each in self.vectors)[norm.phase]),
+            norm.word.eq(Array(each.word.as_value() for each in self.vectors)[
+                Pipeline(m, Const(1)).delay(norm.read_phase, 2, "read_phase")]),
+            products.acts.eq(norm.acts), products.acts_valid.eq(norm.acts_valid),
+            post.scales.eq(norm.scales), post.scales_valid.eq(norm.scales_valid),
+            post.scaled.eq(norm.scaled), post.scaled_phase.eq(norm.scaled_phase),
         ]
+        wiring.connect(m, products.sums, post.sums)
+        for unit in (cells, self.residual, self.sampler):
+            m.d.comb += [unit.results.eq(post.results), unit.results_valid.eq(post.results_valid)]
+        m.d.comb += self.residual.coming.eq(post.coming)
+        for phase in range(params.phases):
+            m.d.comb += [
+                self.residual.embedded[phase].eq(self.embedder.embedded[phase]),
+                self.residual.embedded_valid[phase].eq(self.embedder.embedded_valid[phase])]
+        self._logits(m, self._sequences(m))
+        if self.reader:
+            self._read_image(m)
+        return m
+
+    def _is_running(self):
+        return self.reader.status == ImageStatus.RUNNING if self.reader else Const(1)
+
+    def _read_image(self, m):
+        m.submodules.reader = reader = self.reader
+        for name in ("reads", "data"):
+            wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(reader, name))
+        wiring.connect(m, self.embedder.tokens, reader.tokens)
+        wiring.connect(m, reader.rows, self.embedder.rows)
+        m.d.comb += [
+            reader.failed.eq(self.failed), self.status.eq(reader.status),
+            self.products.fill.eq(reader.weights), self.post.fill.eq(reader.headers),
+            reader.word_used.eq(self.products.word_used),
+            reader.header_used.eq(self.post.header_used),
+        ]
+
+    def _logits(self, m, predicts):
+        """The queue of logits that leave, and room for more."""
+        params, results = self.params, self.post.results
+        depth = 16
+        m.submodules.logit_queue = queue = fifo.SyncFIFO(
+            width=logit_layout(params).size, depth=depth)
+        word = Signal(logit_layout(params))
+        comes = self.post.results_valid & (results.tag.kind == StageKind.HEAD)
+        kept = Signal(range(depth + 1))
+        gone = self.logits.valid & self.logits.ready
+        m.d.comb += [
+            word.sequence.eq(sequence_of(params, results.tag.phase, results.tag.sequence)),
+            word.last.eq(results.tag.last),
+            word.logits.eq(results.logits),
+            queue.w_data.eq(word),
+            queue.w_en.eq(comes & predicts.bit_select(word.sequence, 1)),
+            self.logits.valid.eq(queue.r_rdy & self._is_running()),
+            self.logits.payload.eq(queue.r_data),
+            queue.r_en.eq(self.logits.ready & self._is_running()),
+            self.post.logit_room.eq(kept != depth),
+            self.post.cell_room.eq(self.cells.room),
+            self.cells.begins.eq(self.post.begins),
+        ]
+        m.d.sync += kept.eq(kept + self.post.takes_logits - gone - (comes & ~queue.w_en))
+
+    def _sequences(self, m):
+        """Tokens of the sequences, and the rounds of the phases; return who predicts."""
+        params, sampler = self.params, self.sampler
+        count = params.sequences
+        waiting, generating, held = Signal(count), Signal(count), Signal(count)
+        active, starts, predicts = Signal(count), Signal(count), Signal(count)
+        will_start, will_predict, warm = Signal(count), Signal(count), Signal(count)
+        m.d.comb += [self.cells.active.eq(active), self.cells.starts.eq(starts)]
+
+        # A prompt waits for its sequence, and while the memories take something else.
+        prompt = self.prompts.payload
+        asked = prompt.sequence if count > 1 else Const(0, 1)
+        taken = self.prompts.valid & self.prompts.ready
+        m.d.comb += [
+            self.prompts.ready.eq(
+                ~(waiting | generating | held | predicts).bit_select(asked, 1)
+                & ~sampler.sampled & ~sampler.drawing
+                & self._is_running()),
+            sampler.reseed.eq(taken & prompt.start),
+            sampler.seed.eq(prompt.seed), sampler.seed_owner.eq(asked),
+        ]
+        with m.If(taken):
+            m.d.sync += [
+                waiting.bit_select(asked, 1).eq(1),
+                will_start.bit_select(asked, 1).eq(prompt.start),
+                will_predict.bit_select(asked, 1).eq(prompt.predict),
+                generating.bit_select(asked, 1).eq(prompt.predict & prompt.limit.any()),
+                warm.bit_select(asked, 1).eq(prompt.beta.any()),
+            ]
+
+        sampled = sequence_of(params, sampler.phase, sampler.sequence)
+        sampled = sampled if len(sampled) else Const(0, 1)
+        chosen = sampler.sampled & sampler.wanted.bit_select(sampled, 1)
+        m.d.comb += [sampler.wanted.eq(generating & predicts), sampler.warm.eq(warm)]
+        m.submodules.settings = store = memory.Memory(
+            shape=StructLayout({
+                "beta": BETA_BITS, "stop": 1, "stop_token": params.token_bits}),
+            depth=max(count, 2), init=[], attrs=NEVER_COLLIDES)
+        write = store.write_port()
+        settings = store.read_port(domain="comb")
+        m.d.comb += [
+            write.addr.eq(asked), write.en.eq(taken & prompt.predict),
+            write.data.beta.eq(prompt.beta), write.data.stop.eq(prompt.stop),
+            write.data.stop_token.eq(prompt.stop_token),
+            settings.addr.eq(sampler.owner), sampler.beta.eq(settings.data.beta),
+        ]
+        m.submodules.left = store = memory.Memory(
+            shape=LIMIT_BITS, depth=max(count, 2), init=[], attrs=NEVER_COLLIDES)
+        write, left = store.write_port(), store.read_port(domain="comb")
+        left_before = Signal(LIMIT_BITS, reset_less=True)
+        m.d.comb += [
+            left.addr.eq(sampler.owner), write.en.eq(chosen | taken),
+            write.addr.eq(Mux(chosen, sampled, asked)),
+            write.data.eq(Mux(chosen, left_before - 1, prompt.limit)),
+        ]
+        # Read as the token is found, a cycle before it is there.
+        steps = Pipeline(m, Const(1))
+        stop = steps.register(settings.data.stop, "stop")
+        stop_token = steps.register(settings.data.stop_token, "stop_token")
+        m.d.sync += left_before.eq(left.data)
+        m.submodules.following = store = memory.Memory(
+            shape=params.token_bits, depth=max(count, 2), init=[], attrs=NEVER_COLLIDES)
+        write, token = store.write_port(), store.read_port(domain="comb")
+        m.d.comb += [
+            token.addr.eq(self.embedder.owner), self.embedder.token.eq(token.data),
+            write.en.eq(chosen | taken), write.addr.eq(Mux(chosen, sampled, asked)),
+            write.data.eq(Mux(chosen, sampler.token, prompt.token)),
+        ]
+
+        # Every sequence may still be about to give one.
+        m.submodules.token_queue = queue = fifo.SyncFIFO(
+            width=token_layout(params).size, depth=2 * count)
+        word = Signal(token_layout(params))
+        m.d.comb += [
+            word.sequence.eq(sampled), word.token.eq(sampler.token),
+            word.last.eq((left_before == 1) | (stop & (stop_token == sampler.token))),
+            queue.w_data.eq(word), queue.w_en.eq(chosen),
+            self.tokens.valid.eq(queue.r_rdy & self._is_running()),
+            self.tokens.payload.eq(queue.r_data),
+            queue.r_en.eq(self.tokens.ready & self._is_running()),
+        ]
+        with m.If(chosen):
+            m.d.sync += [
+                generating.bit_select(sampled, 1).eq(~word.last),
+                waiting.bit_select(sampled, 1).eq(~word.last),
+                will_start.bit_select(sampled, 1).eq(0),
+                will_predict.bit_select(sampled, 1).eq(1),
+            ]
+
+        programs = self._programs(m)
+        wanted = [Signal(name=f"wanted{phase}") for phase in range(params.phases)]
+        for phase in range(params.phases):
+            own = slice(phase * params.batch, (phase + 1) * params.batch)
+            begins, ended = self._phase(
+                m, phase, programs[phase], waiting[own], predicts[own], wanted[phase],
+                queue.level <= count)
+            with m.If(begins):
+                m.d.sync += [
+                    active[own].eq(waiting[own]), held[own].eq(waiting[own]),
+                    starts[own].eq(will_start[own]),
+                    predicts[own].eq(waiting[own] & will_predict[own]),
+                ]
+                # A token that comes in this very cycle is for the next round.
+                for index in range(own.start, own.stop):
+                    with m.If(waiting[index]):
+                        m.d.sync += waiting[index].eq(0)
+            if self.reader:
+                m.d.comb += [self.reader.begins.eq(begins),
+                             self.reader.predicts.eq((waiting & will_predict).any())]
+            with m.If(self.embedder.done & (self.embedder.phase == phase)):
+                m.d.sync += held[own].eq(0)
+            with m.If(ended):
+                m.d.sync += predicts[own].eq(0)
+        self._jobs(m, wanted)
+        return predicts
+
+    def _programs(self, m):
+        """For each phase the index of its next stage, and that stage, ``_READ_CYCLES`` later."""
+        params = self.params
+        layout = params.stage_layout
+        m.submodules.stages = rom = memory.Memory(
+            shape=layout, depth=max(params.stages, 2),
+            init=[] if self.reader else [layout.from_bits(word) for word in self.image.stages])
+        read = rom.read_port()
+        if self.reader:
+            write = rom.write_port()
+            m.d.comb += [write.addr.eq(self.reader.stage_index), write.data.eq(self.reader.stage),
+                         write.en.eq(self.reader.stage_valid)]
+        # Two phases read in turns.
+        turn = Signal()
+        m.d.sync += turn.eq(~turn if params.phases > 1 else 0)
+        programs = []
+        for phase in range(params.phases):
+            index = Signal(range(max(params.stages, 2)), name=f"index{phase}")
+            following = Signal(layout, name=f"following{phase}", reset_less=True)
+            programs.append((index, following))
+            with m.If(turn == (phase + 1) % params.phases):
+                m.d.sync += following.eq(read.data)
+        m.d.comb += [
+            read.addr.eq(Array(index for index, _ in programs)[turn]), read.en.eq(1)]
+        return programs
+
+    def _phase(self, m, phase, program, waiting, predicts, wanted, room):
+        """The rounds of a phase; return what is high when one begins, and when it ends."""
+        params, sampler, embedder = self.params, self.sampler, self.embedder
+        index, following = program
+        stage = Signal(params.stage_layout, name=f"stage{phase}", reset_less=True)
+        for unit in (self.norm, self.products, self.post, self.cells, sampler):
+            m.d.comb += unit.stages[phase].eq(stage)
+
+        running, embeds = Signal(name=f"running{phase}"), Signal(name=f"embeds{phase}")
+        complete = Signal(range(params.batch + 1), name=f"complete{phase}")
+        begins, ended, all_complete = (
+            Signal(name=f"{name}{phase}") for name in ("begins", "ended", "all_complete"))
+        # Whether the following stage has been read since the index changed.
+        rested = Signal(range(_READ_CYCLES + 1), name=f"rested{phase}")
+        with m.If(all_complete):
+            m.d.sync += rested.eq(0)
+        with m.Elif(rested != _READ_CYCLES):
+            m.d.sync += rested.eq(rested + 1)
+        m.d.comb += [
+            begins.eq((rested == _READ_CYCLES) & ~running & waiting.any() & room),
+            all_complete.eq(complete == params.batch),
+            ended.eq((all_complete & (following.kind == StageKind.HEAD) & ~predicts.any())
+                     | (sampler.sampled & (sampler.phase == phase)
+                        & (sampler.sequence == params.batch - 1))),
+        ]
+        m.d.sync += complete.eq(Mux(all_complete, 0, complete) + self.vectors[phase].complete)
+        with m.If(begins):
+            m.d.sync += running.eq(1)
+        with m.If(ended):
+            m.d.sync += running.eq(0)
+        with m.Elif(all_complete):
+            m.d.comb += wanted.eq(1)
+        with m.If(all_complete):
+            m.d.sync += [
+                stage.eq(following),
+                index.eq(Mux(following.kind == StageKind.HEAD, 0, index + 1))]
+        # The last phase that asks goes first; one that is not served at once waits.
+        with m.If(begins | embeds):
+            m.d.comb += [embedder.jobs.valid.eq(1), embedder.jobs.payload.phase.eq(phase),
+                         embedder.jobs.payload.chunks.eq(following.chunks)]
+        m.d.sync += embeds.eq((begins | embeds) & ~(
+            embedder.jobs.ready & (embedder.jobs.payload.phase == phase)))
+        return begins, ended
+
+    def _jobs(self, m, wanted):
+        """The next job of the norm, the array and the post-processor."""
+        params, norm = self.params, self.norm
+        waiting = [Signal(name=f"waits{phase}") for phase in range(params.phases)]
+        phase = Signal()
+        last = Signal()
+        taken = Signal()
+        # A phase that is not served at once waits.
+        wanted = [each | waits for each, waits in zip(wanted, waiting, strict=True)]
+        for index, (each, waits) in enumerate(zip(wanted, waiting, strict=True)):
+            m.d.sync += waits.eq(each & ~(taken & (phase == index)))
+        m.d.comb += [
+            phase.eq(Mux(Cat(wanted).all(), ~last, ~wanted[0]) if params.phases > 1 else 0),
+            norm.jobs.valid.eq(Cat(wanted).any()), norm.jobs.payload.eq(phase),
+            taken.eq(norm.jobs.valid & norm.jobs.ready),
+        ]
+        with m.If(taken):
+            m.d.sync += last.eq(phase)
+        for name, unit in (("issue", self.products), ("result", self.post)):
+            m.submodules[f"{name}_queue"] = queue = TaskQueue(1, depth=2)
+            m.d.comb += [queue.put.eq(taken), queue.payload.eq(phase),
+                         unit.fresh.eq(taken), unit.fresh_phase.eq(phase)]
+            wiring.connect(m, queue.head, unit.jobs)

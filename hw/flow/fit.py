@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from sterna.hw.core.core_product import CORE
-from sterna.hw.core.plan.core_params import CoreParams, program
-from sterna.hw.core.plan.core_units import CoreUnits
 from sterna.hw.flow.synth_report import Usage
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource
+from sterna.hw.oldcore.core_product import CORE
+from sterna.hw.oldcore.plan.core_params import CoreParams, program
+from sterna.hw.oldcore.plan.core_units import CoreUnits
 from sterna.hw.units.spec import Sizes, UnitSpec
 from sterna.model.profile import C12, S16
 from sterna.model.quantized import QuantizedModel

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from sterna.hw.catalog import unit_named
-from sterna.hw.core.core_product import CORE
-from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.emit.documents import Port
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.emit.tools import files_of
@@ -22,6 +20,8 @@ from sterna.hw.flow.synth_report import BlockArea, SynthReport
 from sterna.hw.flow.target import FpgaTarget, Resource, style_for, target_named
 from sterna.hw.layers.layer_unit import LayerUnitParams
 from sterna.hw.layers.matrix_unit import MatrixUnitParams
+from sterna.hw.oldcore.core_product import CORE
+from sterna.hw.oldcore.timing.cycles import CycleModel
 from sterna.hw.units.mac.mac_product import MAC
 from sterna.hw.units.spec import Sizes, UnitSpec
 from sterna.model.cache import Cache, user_cache

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from sterna.hw.core.control import ControlSignature, prompt_layout, token_layout
-from sterna.hw.core.plan.core_params import CoreParams
-from sterna.hw.core.plan.core_units import CoreUnits
-from sterna.hw.core.plan.image import CoreImage, weight_request_layout
-from sterna.hw.core.plan.request import Request, check_requests
+from sterna.hw.core.request import Request
+from sterna.hw.oldcore.control import ControlSignature, prompt_layout, token_layout
+from sterna.hw.oldcore.plan.core_params import CoreParams
+from sterna.hw.oldcore.plan.core_units import CoreUnits
+from sterna.hw.oldcore.plan.image import CoreImage, weight_request_layout
+from sterna.hw.oldcore.plan.request import check_requests
 from sterna.hw.parts.bits import signed_elements
 from sterna.hw.testbench.job import SimulationError
 from sterna.sim.bench.cpp_build import build_library, load_library
@@ -61,7 +62,7 @@ _BLOCK = 8192
 class CppCore:
     """A core, compiled; the first time in a folder this takes from seconds to a minute.
 
-    ``sources`` are the Verilog of a :class:`~sterna.hw.core.core.MatMulFreeCore`, contents of its
+    ``sources`` are the Verilog of a core, contents of its
     memories beside it, ``image`` is what it was made from. A core with ``external_weights`` gets
     the weights from there. ``work`` is the folder for the library; one that holds it already is
     not built again. A wave file is complete when the core is deleted.

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from amaranth.lib.data import StructLayout
 
-from sterna.hw.core.plan.core_params import CoreParams, Stage, StageKind, program
-from sterna.hw.core.timing.cycles import CycleModel, TokenTimes
+from sterna.hw.core.core_params import StageKind
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts, read_field
+from sterna.hw.oldcore.plan.core_params import CoreParams, Stage, program
+from sterna.hw.oldcore.timing.cycles import CycleModel, TokenTimes
 from sterna.hw.testbench.job import PhaseResult, SimulationError
 from sterna.hw.testbench.scoreboard import Checks
 from sterna.model.quantized.compare import compare

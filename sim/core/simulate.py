@@ -12,13 +12,13 @@ import numpy as np
 
 from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.core_product import CORE
-from sterna.hw.core.plan.core_params import MAX_SEQUENCES, CoreParams
-from sterna.hw.core.plan.image import build_image
-from sterna.hw.core.plan.request import LIMIT_BITS, Request
-from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.trace import trace_layout
+from sterna.hw.core.request import LIMIT_BITS, Request
 from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.oldcore.core_product import CORE
+from sterna.hw.oldcore.plan.core_params import MAX_SEQUENCES, CoreParams
+from sterna.hw.oldcore.plan.image import build_image
+from sterna.hw.oldcore.timing.cycles import CycleModel
+from sterna.hw.oldcore.trace import trace_layout
 from sterna.hw.testbench.scoreboard import Checks
 from sterna.model.checks import one_of, whole_number
 from sterna.model.quantized import QuantizedModel
@@ -175,7 +175,7 @@ def simulate_core(
         it has just written (C++), or with all of them at the end (cocotb).
     sizes
         Sizes of the core but for ``sequences`` and ``trace``; see
-        :class:`~sterna.hw.core.plan.core_params.CoreParams`.
+        :class:`~sterna.hw.oldcore.plan.core_params.CoreParams`.
 
     Raises
     ------

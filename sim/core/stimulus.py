@@ -8,18 +8,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.core.core_product import (
+from sterna.hw.core.request import Request
+from sterna.hw.emit.documents import field_bits
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.payloads import Fields, UnitPorts
+from sterna.hw.oldcore.core_product import (
     CORE_WEIGHTS_FILE,
     control_levels,
     patience,
     prompt_words,
     weight_runs,
 )
-from sterna.hw.core.plan.core_params import CoreParams
-from sterna.hw.core.plan.request import Request, check_requests
-from sterna.hw.emit.documents import field_bits
-from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.emit.payloads import Fields, UnitPorts
+from sterna.hw.oldcore.plan.core_params import CoreParams
+from sterna.hw.oldcore.plan.request import check_requests
 from sterna.hw.testbench.job import Job, MonitoredBits, Pause, Phase
 from sterna.hw.testbench.stimulus import Activations
 from sterna.model.quantized import QuantizedModel

@@ -1,6 +1,6 @@
-"""Cycles of an engine, exact as long as no port stalls: its control, without the numbers.
+"""Cycles of a core, exact as long as no port stalls: its control, without the numbers.
 
-Nothing in an engine depends on the numbers that it computes but the token that follows, so what
+Nothing in a core depends on the numbers that it computes but the token that follows, so what
 happens when follows from the requests alone. Each class here is the control of the component of
 the same name, one step a cycle; a pipeline is an event so many cycles later.
 """
@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from sterna.hw.core.plan.core_params import StageKind
-from sterna.hw.core.plan.request import Request
-from sterna.hw.engine.engine_image import Stage, program
-from sterna.hw.engine.engine_params import EngineParams
+from sterna.hw.core.core_image import Stage, program
+from sterna.hw.core.core_params import CoreParams, StageKind
+from sterna.hw.core.request import Request
 from sterna.hw.units.sampler import LogitWeight
 from sterna.model.config import ModelConfig
 
-__all__ = ["EngineCycles", "MemoryTiming", "cycles_per_token", "run_cycles"]
+__all__ = ["CoreCycles", "MemoryTiming", "cycles_per_token", "run_cycles"]
 
 _FRONT_STEPS = 3    # of Post
 _ACT_STEPS = 6      # of Norm: from reading a chunk to its activations
@@ -44,7 +43,7 @@ class MemoryTiming:
 
 
 @dataclass(slots=True)
-class EngineCycles:
+class CoreCycles:
     """What happened when, in cycles since the first prompt was offered.
 
     ``tokens``: for each sequence the cycles in which its tokens are given. ``beats``: cycles with a
@@ -95,10 +94,10 @@ class _Sequence:
 
 
 class _Model:
-    """An engine, cycle by cycle."""
+    """A core, cycle by cycle."""
 
     def __init__(
-        self, params: EngineParams, config: ModelConfig, memory: MemoryTiming,
+        self, params: CoreParams, config: ModelConfig, memory: MemoryTiming,
     ) -> None:
         self.params = params
         self.program = program(config, params)
@@ -108,7 +107,7 @@ class _Model:
         self.phases = [_Phase(self.program[0]) for _ in range(params.phases)]
         self.sequences = [_Sequence() for _ in range(params.sequences)]
         self.last_phase = 0
-        self.result = EngineCycles([[] for _ in range(params.sequences)])
+        self.result = CoreCycles([[] for _ in range(params.sequences)])
         self.norm, self.products, self.post = _Norm(self), _Products(self), _Post(self)
         self.cells, self.sampler = _Cells(self), _Sampler(self)
         self.reader = _Reader(self, config, memory) if params.port_bits else None
@@ -118,7 +117,7 @@ class _Model:
         """Have something happen at the end of the cycle that comes so many later."""
         self.events[self.cycle + cycles].append((action, arguments))
 
-    def run(self, prompts: deque[_Prompt], tokens: int) -> EngineCycles:
+    def run(self, prompts: deque[_Prompt], tokens: int) -> CoreCycles:
         """Run until so many tokens have been given."""
         while tokens:
             taken = self._take(prompts)
@@ -735,11 +734,11 @@ class _Sampler:
 
 
 def run_cycles(
-    params: EngineParams, config: ModelConfig, requests: Sequence[tuple[int, Request]],
+    params: CoreParams, config: ModelConfig, requests: Sequence[tuple[int, Request]],
     memory: MemoryTiming | None = None,
-) -> EngineCycles:
+) -> CoreCycles:
     """The cycles of requests, which are offered one after the other, each with its sequence, to an
-    engine that has rested for a while. ``memory`` is behind the port, if there is one.
+    core that has rested for a while. ``memory`` is behind the port, if there is one.
 
     A stop token never comes.
     """
@@ -753,7 +752,7 @@ def run_cycles(
 
 
 def cycles_per_token(
-    params: EngineParams, config: ModelConfig, *, sampled: bool = False,
+    params: CoreParams, config: ModelConfig, *, sampled: bool = False,
     memory: MemoryTiming | None = None,
 ) -> Fraction:
     """Cycles a token in the long run, all sequences together, each of them generating."""

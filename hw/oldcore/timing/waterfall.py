@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from sterna.hw.core.plan.core_params import StageKind
-from sterna.hw.core.plan.request import Request
-from sterna.hw.core.timing.cycles import CycleModel, StageTimes, TokenTimes
-from sterna.hw.core.timing.steady_state import CHOICE, EMBEDDING, runs_alike, stage_name
+from sterna.hw.core.core_params import StageKind
+from sterna.hw.core.request import Request
+from sterna.hw.oldcore.timing.cycles import CycleModel, StageTimes, TokenTimes
+from sterna.hw.oldcore.timing.steady_state import CHOICE, EMBEDDING, runs_alike, stage_name
 
 __all__ = ["Span", "Waterfall", "Worker", "waterfall"]
 

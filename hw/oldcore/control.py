@@ -7,10 +7,11 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.plan.core_params import MAX_SLOTS, CoreParams
-from sterna.hw.core.plan.image import CoreImage, task_layout, weight_request_layout
-from sterna.hw.core.plan.request import LIMIT_BITS
+from sterna.hw.core.core_params import MAX_SLOTS
 from sterna.hw.core.queues import TaskQueue
+from sterna.hw.core.request import LIMIT_BITS
+from sterna.hw.oldcore.plan.core_params import CoreParams
+from sterna.hw.oldcore.plan.image import CoreImage, task_layout, weight_request_layout
 from sterna.hw.units.sampler import BETA_BITS, SEED_BITS
 
 __all__ = ["ControlSignature", "Dispatcher", "TokenControl", "prompt_layout", "token_layout"]

@@ -7,10 +7,11 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.plan.core_params import MAX_SLOTS, CoreParams, StageKind
-from sterna.hw.core.plan.core_units import SCALE_HOLD, CoreUnits, scale_latency
-from sterna.hw.core.plan.image import CoreImage, result_tag_layout, task_layout
+from sterna.hw.core.core_params import MAX_SLOTS, StageKind
 from sterna.hw.core.queues import BypassFifo
+from sterna.hw.oldcore.plan.core_params import CoreParams
+from sterna.hw.oldcore.plan.core_units import SCALE_HOLD, CoreUnits, scale_latency
+from sterna.hw.oldcore.plan.image import CoreImage, result_tag_layout, task_layout
 from sterna.hw.parts.arithmetic import round_shift
 from sterna.hw.parts.memory_attributes import BLOCK_ROM
 from sterna.hw.parts.pipeline import Pipeline

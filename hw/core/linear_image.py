@@ -21,8 +21,8 @@ from dataclasses import asdict, astuple, dataclass
 
 import numpy as np
 
-from sterna.hw.engine.engine_image import EngineImage
-from sterna.hw.engine.engine_params import IMAGE_HEADER_BITS, EngineParams
+from sterna.hw.core.core_image import CoreImage
+from sterna.hw.core.core_params import IMAGE_HEADER_BITS, CoreParams
 from sterna.hw.parts.bits import from_ints, signed_elements, to_bits, to_ints
 from sterna.model.config import ModelConfig
 
@@ -48,7 +48,7 @@ _CRC_BYTES = 4
 class ImageHeader:
     """What an image begins with, each number in 32 bits; the rest of them is zero.
 
-    ``digest``: :func:`format_digest` of the engine. ``words``: of the port, in the whole image.
+    ``digest``: :func:`format_digest` of the core. ``words``: of the port, in the whole image.
     ``embedding``: the word where the row of token 0 begins. ``row``: words of a row.
     The others are counts of the model.
     """
@@ -73,9 +73,9 @@ class ImageHeader:
         return cls(*struct.unpack_from("<11I20x", data))
 
 
-def format_digest(params: EngineParams) -> int:
+def format_digest(params: CoreParams) -> int:
     """CRC-32 of all that says how an image is laid out: the limits, the size of the array, the
-    lanes and the port. Engines that differ in sequences, clusters or style take the same image.
+    lanes and the port. Cores that differ in sequences, clusters or style take the same image.
     """
     formats = (
         *sorted(asdict(params.limits.profile).items()), params.limits.width, params.limits.inner,
@@ -85,8 +85,8 @@ def format_digest(params: EngineParams) -> int:
     return zlib.crc32(repr(formats).encode())
 
 
-def pack_image(image: EngineImage) -> bytes:
-    """Lay an image out for the port of its engine: ``params.port_bits`` is not 0."""
+def pack_image(image: CoreImage) -> bytes:
+    """Lay an image out for the port of its core: ``params.port_bits`` is not 0."""
     params, config = image.params, image.config
     port = params.port_bits // 8
     stages = [params.stage_layout.from_bits(word) for word in image.stages]
@@ -118,10 +118,10 @@ def pack_image(image: EngineImage) -> bytes:
     return text + zlib.crc32(text).to_bytes(_CRC_BYTES, "little")
 
 
-def read_image(data: bytes, params: EngineParams) -> EngineImage:
+def read_image(data: bytes, params: CoreParams) -> CoreImage:
     """Undo :func:`pack_image`.
 
-    Raises ValueError if the image is cut, damaged, or for an engine of other limits.
+    Raises ValueError if the image is cut, damaged, or for a core of other limits.
     """
     port = params.port_bits // 8
     if len(data) < IMAGE_HEADER_BITS // 8:
@@ -132,7 +132,7 @@ def read_image(data: bytes, params: EngineParams) -> EngineImage:
             raise ValueError(f"the {name} of the image is {getattr(header, name):#x}, "
                              f"not {expected:#x}")
     if header.digest != format_digest(params):
-        raise ValueError("the image is for an engine of other limits, array, lanes or port")
+        raise ValueError("the image is for a core of other limits, array, lanes or port")
     if header.words * port != len(data):
         raise ValueError(
             f"the image has {len(data):,} bytes, its header says {header.words * port:,}")
@@ -164,7 +164,7 @@ def read_image(data: bytes, params: EngineParams) -> EngineImage:
     embedding = to_ints(to_bits(
         elements.reshape(-1, params.post_lanes), params.limits.embedding_bits))
     config = ModelConfig(header.d, header.layers, header.dff, header.vocab)
-    return EngineImage(params, config, stages, headers, weights, embedding)
+    return CoreImage(params, config, stages, headers, weights, embedding)
 
 
 def _to_bytes(words: Sequence[int], bits: int) -> np.ndarray:
@@ -184,7 +184,7 @@ def _padded(data: np.ndarray, size: int) -> np.ndarray:
     return np.pad(data, ((0, 0), (0, size - data.shape[1])))
 
 
-def _digits_in_bytes(image: EngineImage) -> np.ndarray:
+def _digits_in_bytes(image: CoreImage) -> np.ndarray:
     """Five weights to a byte, the first in the most significant digit; uint8 ``[words, bytes]``.
 
     The byte is the fraction of the digits in units of 1/256, rounded up: the digits are what
@@ -198,7 +198,7 @@ def _digits_in_bytes(image: EngineImage) -> np.ndarray:
     return (-(-values * 256 // 3 ** TRITS_PER_BYTE)).astype(np.uint8)
 
 
-def _codes_of_bytes(data: np.ndarray, params: EngineParams) -> list[int]:
+def _codes_of_bytes(data: np.ndarray, params: CoreParams) -> list[int]:
     """Undo :func:`_digits_in_bytes`: weight words of codes."""
     size = params.rows * params.cols
     left = data.astype(np.int64)

@@ -1,4 +1,4 @@
-"""A model as the words of an engine's memories, in the order of use, and back."""
+"""A model as the words of a core's memories, in the order of use, and back."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sterna.hw.core.plan.core_params import MAX_SLOTS, STAGE_PARTS, StageKind
-from sterna.hw.engine.engine_params import EngineParams
+from sterna.hw.core.core_params import MAX_SLOTS, STAGE_PARTS, CoreParams, StageKind
 from sterna.hw.parts.bits import from_ints, signed_elements, to_bits, to_ints
 from sterna.hw.units.mac.weight_packing import row_codes, row_trits
 from sterna.model.config import ModelConfig
@@ -16,18 +15,18 @@ from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.records import language_model
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
-__all__ = ["EngineImage", "Stage", "build_image", "program", "unpack_image"]
+__all__ = ["CoreImage", "Stage", "build_image", "program", "unpack_image"]
 
 @dataclass(frozen=True, slots=True)
-class EngineImage:
-    """The memories of an engine that hold a model.
+class CoreImage:
+    """The memories of a core that hold a model.
 
     ``stages``, ``headers``: words of ``params.stage_layout`` and ``params.header_layout``.
     ``weights``: codes of ``rows * cols`` trits, two bits each, row by row. ``embedding``: words of
     ``post_lanes`` elements, those of a token side by side. ``config``: of the model.
     """
 
-    params: EngineParams
+    params: CoreParams
     config: ModelConfig
     stages: list[int]
     headers: list[int]
@@ -64,7 +63,7 @@ class Stage:
         return self.headers * self.tiles
 
 
-def program(config: ModelConfig, params: EngineParams) -> list[Stage]:
+def program(config: ModelConfig, params: CoreParams) -> list[Stage]:
     """The stages of a token of a model, in their order: four a layer, and the head."""
     shapes = config.projections()
     named = [(kind, tuple(f"layer{layer}.{part}" for part in parts))
@@ -85,13 +84,13 @@ def program(config: ModelConfig, params: EngineParams) -> list[Stage]:
     return stages
 
 
-def build_image(model: QuantizedModel, params: EngineParams) -> EngineImage:
+def build_image(model: QuantizedModel, params: CoreParams) -> CoreImage:
     """Pack a model.
 
     Raises
     ------
     ValueError
-        If the model is beyond the limits of ``params``, or of an architecture that the engine
+        If the model is beyond the limits of ``params``, or of an architecture that the core
         lacks.
     """
     params.limits.check(model)
@@ -132,10 +131,10 @@ def build_image(model: QuantizedModel, params: EngineParams) -> EngineImage:
     rows_of[:, :model.config.d] = model.embedding
     embedding = to_ints(to_bits(
         rows_of.reshape(-1, params.post_lanes), params.limits.embedding_bits))
-    return EngineImage(params, model.config, stages, headers, weights, embedding)
+    return CoreImage(params, model.config, stages, headers, weights, embedding)
 
 
-def unpack_image(image: EngineImage, tokenizer: Tokenizer = BYTES) -> QuantizedModel:
+def unpack_image(image: CoreImage, tokenizer: Tokenizer = BYTES) -> QuantizedModel:
     """Undo :func:`build_image`; of the model an image lacks only the tokenizer.
 
     Raises ValueError if a code is no trit, a number of -1 weights is wrong or the tokenizer does
@@ -182,7 +181,7 @@ def unpack_image(image: EngineImage, tokenizer: Tokenizer = BYTES) -> QuantizedM
         np.array(profile.sigmoid_table(), dtype=np.int32), tokenizer=tokenizer)
 
 
-def _filled(weight: np.ndarray, groups: int, params: EngineParams) -> np.ndarray:
+def _filled(weight: np.ndarray, groups: int, params: CoreParams) -> np.ndarray:
     """A matrix filled up with zeros, ``[groups, rows, tiles, cols]``."""
     tiles = -(-weight.shape[1] // params.cols)
     padded = np.zeros((groups * params.rows, tiles * params.cols), dtype=np.int8)
@@ -190,7 +189,7 @@ def _filled(weight: np.ndarray, groups: int, params: EngineParams) -> np.ndarray
     return padded.reshape(groups, params.rows, tiles, params.cols)
 
 
-def cluster_words(words: Sequence[int], params: EngineParams, cluster: int) -> list[int]:
+def cluster_words(words: Sequence[int], params: CoreParams, cluster: int) -> list[int]:
     """The codes of a cluster's columns out of weight words, row by row."""
     size = params.cols // params.clusters
     bits = from_ints(words, 0, 2 * params.rows * params.cols).reshape(

@@ -8,12 +8,12 @@ array one after the other, on the same lane.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from sterna.hw.core.core_params import MAX_SLOTS, STAGE_PARTS, StageKind
 from sterna.hw.parts.sequence import Interleaved
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_params import MacParams
@@ -37,7 +37,7 @@ multiplier less for each row."""
 
 @dataclass(frozen=True, slots=True)
 class CoreParams(Interleaved):
-    """Geometry of a :class:`~sterna.hw.core.core.MatMulFreeCore`.
+    """Geometry of a :class:`~sterna.hw.oldcore.core.MatMulFreeCore`.
 
     Dimensions of the model need not divide by anything: the packer fills up with zeros.
 
@@ -178,23 +178,6 @@ class CoreParams(Interleaved):
         return -(-channels // self.rows)
 
 
-MAX_SLOTS = 3
-"""Most matrices interleaved in a stage: f, c and g."""
-
-
-class StageKind(enum.IntEnum):
-    """Where the results of a stage go."""
-
-    MLGRU = 0
-    """f, c and g: to the MLGRU unit."""
-    RESIDUAL = 1
-    """out or down: added to the residual stream."""
-    GLU = 2
-    """gate and up: to the GLU unit."""
-    HEAD = 3
-    """The logits."""
-
-
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One stage."""
@@ -226,15 +209,6 @@ class Stage:
     def beats(self) -> int:
         """Beats of the array."""
         return self.headers * self.tiles
-
-
-STAGE_PARTS = (
-    (StageKind.MLGRU, ("mlgru.f", "mlgru.c", "mlgru.g")),
-    (StageKind.RESIDUAL, ("mlgru.out",)),
-    (StageKind.GLU, ("glu.gate", "glu.up")),
-    (StageKind.RESIDUAL, ("glu.down",)),
-)
-"""The stages of a layer, and the matrices of each."""
 
 
 def program(params: CoreParams) -> list[Stage]:

@@ -3,7 +3,7 @@
 The port is made of lanes, one for each tap number. A lane is a stream without a ready: its
 consumer has to take what ``valid`` shows. Nothing waits for the trace, so a core with it
 takes the same cycles as one without. Within a lane and a sequence words come in the order of
-the program (:mod:`sterna.hw.core.plan.core_params`), which tells the tensor a word belongs to.
+the program (:mod:`sterna.hw.oldcore.plan.core_params`), which tells the tensor a word belongs to.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import enum
 from amaranth.hdl import Const, Value, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.core.plan.core_units import CoreUnits
-from sterna.hw.core.plan.image import CoreImage
-from sterna.hw.core.post_processor import result_layout
+from sterna.hw.oldcore.plan.core_units import CoreUnits
+from sterna.hw.oldcore.plan.image import CoreImage
+from sterna.hw.oldcore.post_processor import result_layout
 
 __all__ = ["Tap", "show_taps", "trace_layout"]
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from sterna.hw.core.control import ControlSignature
-from sterna.hw.core.core import MatMulFreeCore
-from sterna.hw.core.plan.core_params import COMPACT, CoreParams, program
-from sterna.hw.core.plan.image import CoreImage, build_image
-from sterna.hw.core.plan.request import Request
-from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.trace import Tap, trace_layout
+from sterna.hw.core.request import Request
 from sterna.hw.emit.documents import field_bits
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign
 from sterna.hw.emit.payloads import Fields, UnitPorts, pack_words
 from sterna.hw.emit.selftest.folder_test import FileWords, VectorPhase, Vectors
+from sterna.hw.oldcore.control import ControlSignature
+from sterna.hw.oldcore.core import MatMulFreeCore
+from sterna.hw.oldcore.plan.core_params import COMPACT, CoreParams, program
+from sterna.hw.oldcore.plan.image import CoreImage, build_image
+from sterna.hw.oldcore.timing.cycles import CycleModel
+from sterna.hw.oldcore.trace import Tap, trace_layout
 from sterna.hw.testbench.stimulus import last_flags
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.spec import UnitSpec
@@ -267,7 +267,7 @@ def core_params(
 ) -> CoreParams:
     """Return the geometry of a core for a model; :class:`CoreParams` says what each size is.
 
-    ``compact`` stands for the four of :data:`~sterna.hw.core.plan.core_params.COMPACT`.
+    ``compact`` stands for the four of :data:`~sterna.hw.oldcore.plan.core_params.COMPACT`.
     """
     params = CoreParams(
         model.config, model.profile, rows, cols, sequences=sequences, quant_lanes=quant_lanes,

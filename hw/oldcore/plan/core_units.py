@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sterna.hw.core.plan.core_params import MAX_SLOTS, CoreParams
+from sterna.hw.core.core_params import MAX_SLOTS
+from sterna.hw.oldcore.plan.core_params import CoreParams
 from sterna.hw.parts.requantize import RequantizeParams
 from sterna.hw.units.embedding import EmbeddingParams
 from sterna.hw.units.glu import GluParams

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sterna.hw.core.plan.core_params import CoreParams
 from sterna.model.checks import whole_number
 from sterna.model.quantized.sampling import Sampler
 
-__all__ = ["LIMIT_BITS", "Request", "check_requests", "check_sequences"]
+__all__ = ["LIMIT_BITS", "Request"]
 
 LIMIT_BITS = 16
 """Bits of the number of tokens that a core is asked to generate."""
@@ -89,22 +88,3 @@ def _booleans(predict: object, count: int) -> tuple[bool, ...]:
         if entry not in (False, True):
             raise ValueError(f"{rule}, got {entry!r}")
     return tuple(map(bool, entries))
-
-
-def check_sequences(params: CoreParams, requests: Sequence[Sequence[Request]]) -> None:
-    """Raise ValueError if there is not a list of requests for each sequence."""
-    if len(requests) != params.sequences:
-        raise ValueError(
-            f"there must be a list of requests for each of {params.sequences} sequences, "
-            f"got {len(requests)}")
-
-
-def check_requests(params: CoreParams, requests: Sequence[Sequence[Request]]) -> None:
-    """Check that requests can run on a core."""
-    check_sequences(params, requests)
-    for queue in requests:
-        for request in queue:
-            request.check_vocab(params.config.vocab)
-            if request.beta and not params.sampling:
-                raise ValueError(
-                    f"this core has no sampling: take temperature 0, not {request.temperature}")

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from sterna.hw.core.plan.core_params import MAX_SEQUENCES, CoreParams, program
-from sterna.hw.core.plan.core_units import CoreUnits
-from sterna.hw.core.plan.image import CoreImage
-from sterna.hw.core.timing.cycles import CoreTimings, CycleModel
-from sterna.hw.core.timing.steady_state import Cause, SteadyState, Token, steady_state
+from sterna.hw.oldcore.plan.core_params import MAX_SEQUENCES, CoreParams, program
+from sterna.hw.oldcore.plan.core_units import CoreUnits
+from sterna.hw.oldcore.plan.image import CoreImage
+from sterna.hw.oldcore.timing.cycles import CoreTimings, CycleModel
+from sterna.hw.oldcore.timing.steady_state import Cause, SteadyState, Token, steady_state
 from sterna.model.quantized.sampling import EXP_TABLE
 
 __all__ = [
@@ -254,7 +254,7 @@ class CycleReport:
 def cycle_report(image: CoreImage) -> CycleReport:
     """Report on the core that holds an image.
 
-    :func:`~sterna.hw.core.timing.cycle_report.shape_image` gives an image where there is no model.
+    :func:`~sterna.hw.oldcore.timing.cycle_report.shape_image` gives one without a model.
     """
     params = image.params
     model = CycleModel(params)

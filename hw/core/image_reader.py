@@ -10,9 +10,8 @@ from amaranth.lib import enum, fifo, memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.plan.core_params import StageKind
-from sterna.hw.engine.engine_params import IMAGE_HEADER_BITS, EngineParams
-from sterna.hw.engine.linear_image import (
+from sterna.hw.core.core_params import IMAGE_HEADER_BITS, CoreParams, StageKind
+from sterna.hw.core.linear_image import (
     MAGIC,
     TRITS_PER_BYTE,
     VERSION,
@@ -39,28 +38,28 @@ class ImageStatus(enum.Enum, shape=3):  # type: ignore[call-arg]  # shape is for
     """What is known of the image."""
 
     LOADING = 0     #: it is being read for the first time
-    RUNNING = 1     #: it is whole, and for this engine
+    RUNNING = 1     #: it is whole, and for this core
     NO_IMAGE = 2    #: it begins with something else
     VERSION = 3     #: it is of another version
-    OTHER_ENGINE = 4    #: it is for other limits, array, lanes or port
+    OTHER_CORE = 4    #: it is for other limits, array, lanes or port
     DAMAGED = 5     #: its CRC-32 is another one
     FAILED = 6      #: a word came with an error
     SILENT = 7      #: no word came for ``params.patience`` cycles
 
 
-def read_layout(params: EngineParams) -> StructLayout:
+def read_layout(params: CoreParams) -> StructLayout:
     """A linear read: ``count`` words of the port from word ``address`` on."""
     return StructLayout({"address": params.address_bits, "count": params.address_bits})
 
 
-def weight_fill_layout(params: EngineParams) -> StructLayout:
+def weight_fill_layout(params: CoreParams) -> StructLayout:
     """Codes on their way to the clusters: part ``part`` of the word at ``address``."""
     return StructLayout({
         "valid": 1, "part": range(max(params.weight_parts, 2)), "last": 1,
         "address": range(params.ring), "codes": ArrayLayout(unsigned(2), params.port_trits)})
 
 
-def header_fill_layout(params: EngineParams) -> StructLayout:
+def header_fill_layout(params: CoreParams) -> StructLayout:
     """Biases and numbers of -1 weights on their way: part ``part`` of the word at ``address``."""
     return StructLayout({
         "valid": 1, "part": range(max(params.header_parts, 2)), "last": 1,
@@ -95,7 +94,7 @@ class ImageReader(wiring.Component):
         The words of the rows of these tokens.
     """
 
-    def __init__(self, params: EngineParams) -> None:
+    def __init__(self, params: CoreParams) -> None:
         self.params = params
         super().__init__({
             "reads": Out(stream.Signature(read_layout(params))),
@@ -173,7 +172,7 @@ class ImageReader(wiring.Component):
                 m.next = "ASK_BODY"
                 for wrong, status in (
                     (header.words <= header_words, ImageStatus.DAMAGED),
-                    (header.digest != format_digest(params), ImageStatus.OTHER_ENGINE),
+                    (header.digest != format_digest(params), ImageStatus.OTHER_CORE),
                     (header.version != VERSION, ImageStatus.VERSION),
                     (header.magic != MAGIC, ImageStatus.NO_IMAGE),
                 ):
@@ -347,13 +346,13 @@ class ImageReader(wiring.Component):
 
 
 def header_layout() -> StructLayout:
-    """:class:`~sterna.hw.engine.linear_image.ImageHeader` in bits."""
+    """:class:`~sterna.hw.core.linear_image.ImageHeader` in bits."""
     names = [field.name for field in fields(ImageHeader)]
     return StructLayout(
         dict.fromkeys(names, 32) | {"unused": IMAGE_HEADER_BITS - 32 * len(names)})
 
 
-def tag_layout(params: EngineParams) -> StructLayout:
+def tag_layout(params: CoreParams) -> StructLayout:
     return StructLayout({"is_row": 1, "tiles": range(params.tiles + 1)})
 
 
@@ -372,7 +371,7 @@ def _decoded(steps: Pipeline, word: Value) -> tuple[Value, int]:
     """The codes of the weights in a word of the port, and how many steps later they are there.
 
     A digit is what carries out of a byte when it is multiplied by three, see
-    :mod:`sterna.hw.engine.linear_image`.
+    :mod:`sterna.hw.core.linear_image`.
     """
     codes = []
     for number in range(len(word) // 8):

@@ -7,13 +7,12 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.plan.core_params import MAX_SLOTS, StageKind
-from sterna.hw.engine.block_memory import read_block_rom, read_ring
-from sterna.hw.engine.engine_image import EngineImage
-from sterna.hw.engine.engine_params import EngineParams
-from sterna.hw.engine.image_reader import header_fill_layout
-from sterna.hw.engine.norm import scale_layout
-from sterna.hw.engine.products import sequence_of
+from sterna.hw.core.block_memory import read_block_rom, read_ring
+from sterna.hw.core.core_image import CoreImage
+from sterna.hw.core.core_params import MAX_SLOTS, CoreParams, StageKind
+from sterna.hw.core.image_reader import header_fill_layout
+from sterna.hw.core.norm import scale_layout
+from sterna.hw.core.products import sequence_of
 from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.requantize import Requantize
@@ -24,7 +23,7 @@ _FRONT_STEPS = 3    # from taking sums to the requantiser: choice of lanes, way,
 _BIAS_STEPS = 2     # from the address of a bias to the bias
 
 
-def result_layout(params: EngineParams) -> StructLayout:
+def result_layout(params: CoreParams) -> StructLayout:
     """Results of ``post_lanes`` rows, saturated to each of their formats, and whose they are."""
     profile, lanes = params.profile, params.post_lanes
     return StructLayout({
@@ -63,7 +62,7 @@ class Post(wiring.Component):
         Whose results come ``params.requantize.latency`` cycles later, if any do.
     """
 
-    def __init__(self, image: EngineImage) -> None:
+    def __init__(self, image: CoreImage) -> None:
         self.image = image
         self.params = params = image.params
         super().__init__({

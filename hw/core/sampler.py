@@ -7,10 +7,9 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.plan.core_params import StageKind
-from sterna.hw.engine.engine_params import EngineParams
-from sterna.hw.engine.post import result_layout
-from sterna.hw.engine.products import sequence_of
+from sterna.hw.core.core_params import CoreParams, StageKind
+from sterna.hw.core.post import result_layout
+from sterna.hw.core.products import sequence_of
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.sampler import BETA_BITS, SEED_BITS, LogitWeight, SamplerParams
@@ -48,7 +47,7 @@ class TokenSampler(wiring.Component):
         A token; of sequences of which none is asked for, too. In the order of the sequences.
     """
 
-    def __init__(self, params: EngineParams) -> None:
+    def __init__(self, params: CoreParams) -> None:
         self.params = params
         index = max((params.sequences - 1).bit_length(), 1)
         super().__init__({

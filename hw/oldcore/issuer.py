@@ -7,9 +7,9 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.plan.core_params import CoreParams
-from sterna.hw.core.plan.core_units import CoreUnits
-from sterna.hw.core.plan.image import CoreImage, task_layout, weight_request_layout
+from sterna.hw.oldcore.plan.core_params import CoreParams
+from sterna.hw.oldcore.plan.core_units import CoreUnits
+from sterna.hw.oldcore.plan.image import CoreImage, task_layout, weight_request_layout
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, BLOCK_ROM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 

@@ -15,7 +15,8 @@ import numpy as np
 from amaranth.hdl import unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.core.plan.core_params import MAX_SLOTS, CoreParams, Stage, program
+from sterna.hw.core.core_params import MAX_SLOTS
+from sterna.hw.oldcore.plan.core_params import CoreParams, Stage, program
 from sterna.hw.parts.bits import from_ints, signed_bits, signed_elements, to_bits, to_ints
 from sterna.hw.units.mac.weight_packing import row_codes, row_starts, row_trits
 from sterna.hw.units.weight_rom import WeightRomParams

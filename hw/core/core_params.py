@@ -1,13 +1,13 @@
-"""What an engine is made for: limits of its models, its geometry, and what follows from both."""
+"""What a core is made for: limits of its models, its geometry, and what follows from both."""
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from amaranth.hdl import signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.core.plan.core_params import MAX_SLOTS, StageKind
 from sterna.hw.parts.bits import signed_bits
 from sterna.hw.parts.requantize import RequantizeParams
 from sterna.hw.units.glu import GluParams
@@ -19,15 +19,41 @@ from sterna.model.checks import check_whole, one_of
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["IMAGE_HEADER_BITS", "EngineParams", "Limits"]
+__all__ = ["IMAGE_HEADER_BITS", "MAX_SLOTS", "STAGE_PARTS", "CoreParams", "Limits", "StageKind"]
 
 IMAGE_HEADER_BITS = 512
-"""Bits of what an image begins with, see :mod:`sterna.hw.engine.linear_image`."""
+"""Bits of what an image begins with, see :mod:`sterna.hw.core.linear_image`."""
+
+
+MAX_SLOTS = 3
+"""Most matrices interleaved in a stage: f, c and g."""
+
+
+class StageKind(enum.IntEnum):
+    """Where the results of a stage go."""
+
+    MLGRU = 0
+    """f, c and g: to the MLGRU unit."""
+    RESIDUAL = 1
+    """out or down: added to the residual stream."""
+    GLU = 2
+    """gate and up: to the GLU unit."""
+    HEAD = 3
+    """The logits."""
+
+
+STAGE_PARTS = (
+    (StageKind.MLGRU, ("mlgru.f", "mlgru.c", "mlgru.g")),
+    (StageKind.RESIDUAL, ("mlgru.out",)),
+    (StageKind.GLU, ("glu.gate", "glu.up")),
+    (StageKind.RESIDUAL, ("glu.down",)),
+)
+"""The stages of a layer, and the matrices of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The largest model that an engine runs, and the formats of all of them."""
+    """The largest model that a core runs, and the formats of all of them."""
 
     profile: NumericProfile
     width: int  #: channels of the residual stream and of the state
@@ -52,13 +78,13 @@ class Limits:
     def of(cls, *models: QuantizedModel) -> Limits:
         """The narrowest limits that take all of these models.
 
-        Raises ValueError if a model is of an architecture that the engine lacks, or if they differ
+        Raises ValueError if a model is of an architecture that the core lacks, or if they differ
         in their formats.
         """
         profiles = {model.profile for model in models}
         if len(profiles) != 1:
             raise ValueError(
-                f"an engine has one set of formats, got models of "
+                f"a core has one set of formats, got models of "
                 f"{', '.join(sorted(profile.name for profile in profiles)) or 'no profile'}")
         configs = [model.config for model in models]
         shifts = [each.shift for model in models for each in model.projections.values()]
@@ -70,7 +96,7 @@ class Limits:
     def check(self, model: QuantizedModel) -> None:
         """Raise ValueError if a model is beyond these limits: it says which, and by how much."""
         if model.profile != self.profile:
-            raise ValueError(f"the engine computes in the formats of {self.profile.name}, "
+            raise ValueError(f"the core computes in the formats of {self.profile.name}, "
                              f"the model has those of {model.profile.name}")
         config = model.config
         for name, value, limit in (
@@ -79,12 +105,16 @@ class Limits:
             ("bits in its embedding", signed_bits(model.embedding), self.embedding_bits),
         ):
             if value > limit:
-                raise ValueError(f"the model has {value:,} {name}, the engine takes {limit:,}")
+                raise ValueError(f"the model has {value:,} {name}, the core takes {limit:,}")
         low, high = self.shifts
         for name, projection in model.projections.items():
             if not low <= projection.shift <= high:
                 raise ValueError(f"{name} has a shift of {projection.shift}, "
-                                 f"the engine takes {low} to {high}")
+                                 f"the core takes {low} to {high}")
+
+
+# Usual sizes: what an array of 8 x 64 needs to be busy.
+_QUANT_LANES, _POST_LANES, _CELL_LANES, _CLUSTER_COLUMNS = 8, 4, 2, 16
 
 
 def _power(value: int) -> bool:
@@ -92,11 +122,11 @@ def _power(value: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineParams:
-    """Geometry of an :class:`~sterna.hw.engine.engine.Engine`.
+class CoreParams:
+    """Geometry of an :class:`~sterna.hw.core.core.Core`.
 
     >>> from sterna.model.profile import S16
-    >>> params = EngineParams(Limits(S16, 128, 384, 4, 256, (12, 20), 16), sequences=16)
+    >>> params = CoreParams(Limits(S16, 128, 384, 4, 256, (12, 20), 16), sequences=16)
     >>> params.phases, params.batch, params.tiles, params.array_latency
     (2, 8, 6, 11)
     """
@@ -104,20 +134,22 @@ class EngineParams:
     limits: Limits
     rows: int = 8  #: dot products side by side
     cols: int = 64  #: columns taken per beat
-    clusters: int = 4  #: parts of the columns, each with memories of its own
+    #: Parts of the columns, each with memories of its own; 0 for parts of 16 columns or more.
+    clusters: int = 0
     sequences: int = 1  #: sequences that share each weight word
     #: Parts of the sequences that take turns, one being normalised while the other is multiplied;
     #: 0 for 2, or 1 if there is one sequence or a port.
     phases: int = 0
-    post_lanes: int = 4  #: results made per cycle
-    cell_lanes: int = 2  #: channels of MLGRU and GLU per cycle
-    quant_lanes: int = 8  #: activations made per cycle
+    post_lanes: int = 0  #: results made per cycle; 0 for 4, or fewer in a small array
+    cell_lanes: int = 0  #: channels of MLGRU and GLU per cycle; 0 for 2, or fewer
+    quant_lanes: int = 0  #: activations made per cycle; 0 for 8, or fewer
     root_digit_bits: int = 3  #: bits of a root per cycle
     style: ArrayStyle = ArrayStyle.GENERIC  #: what the array is built of; not one with tables
     #: Bits of a word of the memory that the image comes from, through a port; 0 for ROMs.
     port_bits: int = 0
     ring: int = 512  #: weight words that are read ahead through a port
-    patience: int = 1 << 20  #: cycles without an answer of the memory that stop the engine
+    patience: int = 1 << 20  #: cycles without an answer of the memory that stop the core
+    trace: bool = False  #: whether there is a port that shows every intermediate vector
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "style", one_of("style", self.style, ArrayStyle))
@@ -129,7 +161,9 @@ class EngineParams:
         if self.phases == 0:
             object.__setattr__(
                 self, "phases", 1 if self.port_bits else min(self.sequences, 2))
+        check_whole("rows", self.rows, 1, 1024)
         check_whole("cols", self.cols, 1, 4096)
+        self._choose()
         check_whole("clusters", self.clusters, 1, self.cols)
         for name, high in (
             ("rows", 1024), ("sequences", 64), ("quant_lanes", 256),
@@ -147,6 +181,21 @@ class EngineParams:
                 f"quant_lanes ({self.quant_lanes})")
         if self.port_bits:
             self._check_port()
+
+    def _choose(self) -> None:
+        """Put the usual sizes in the place of zeros."""
+        lanes = min(self.cols & -self.cols, _QUANT_LANES)
+        self._default("quant_lanes", lanes)
+        self._default("post_lanes", min(self.rows, self.quant_lanes, _POST_LANES))
+        self._default("cell_lanes", min(self.post_lanes, _CELL_LANES))
+        chunks = self.cols // max(self.quant_lanes, 1)
+        self._default("clusters", next(
+            (count for count in range(chunks, 0, -1)
+             if chunks % count == 0 and self.cols // count >= _CLUSTER_COLUMNS), 1))
+
+    def _default(self, name: str, value: int) -> None:
+        if getattr(self, name) == 0:
+            object.__setattr__(self, name, value)
 
     def _check_port(self) -> None:
         if self.phases != 1:

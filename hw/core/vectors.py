@@ -7,14 +7,14 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.engine.engine_params import EngineParams
+from sterna.hw.core.core_params import CoreParams
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 
 __all__ = ["VectorStore", "element_layout"]
 
 
-def element_layout(params: EngineParams) -> StructLayout:
+def element_layout(params: CoreParams) -> StructLayout:
     """Some channels of a vector.
 
     ``place``: of the first of them, counted in ``cell_lanes``. ``wide``: there are
@@ -42,7 +42,7 @@ class VectorStore(wiring.Component):
         Which chunk is read, and the chunk two cycles later.
     """
 
-    def __init__(self, params: EngineParams) -> None:
+    def __init__(self, params: CoreParams) -> None:
         self.params = params
         bits = params.norm.y_bits
         super().__init__({

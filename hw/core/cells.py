@@ -7,11 +7,10 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.plan.core_params import StageKind
-from sterna.hw.engine.engine_params import EngineParams
-from sterna.hw.engine.post import result_layout
-from sterna.hw.engine.products import sequence_of
-from sterna.hw.engine.vectors import element_layout
+from sterna.hw.core.core_params import CoreParams, StageKind
+from sterna.hw.core.post import result_layout
+from sterna.hw.core.products import sequence_of
+from sterna.hw.core.vectors import element_layout
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.glu import GluUnit
@@ -42,7 +41,7 @@ class Cells(wiring.Component):
         Channels of the vector that is next.
     """
 
-    def __init__(self, params: EngineParams, sigmoid: list[int]) -> None:
+    def __init__(self, params: CoreParams, sigmoid: list[int]) -> None:
         self.params = params
         self._sigmoid = sigmoid
         # A group is taken while the next one comes.

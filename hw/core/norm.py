@@ -7,9 +7,8 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.plan.core_params import MAX_SLOTS
-from sterna.hw.engine.engine_params import EngineParams
-from sterna.hw.engine.products import act_layout
+from sterna.hw.core.core_params import MAX_SLOTS, CoreParams
+from sterna.hw.core.products import act_layout
 from sterna.hw.parts.arithmetic import round_shift, square_of, square_parts
 from sterna.hw.parts.digit_serial import IntegerRoot
 from sterna.hw.parts.pipeline import Pipeline
@@ -20,7 +19,7 @@ __all__ = ["Norm", "scale_layout"]
 _READ_STEPS = 2     # from the address of a chunk to the chunk: memory, its register
 
 
-def scale_layout(params: EngineParams) -> StructLayout:
+def scale_layout(params: CoreParams) -> StructLayout:
     """The scale of a slot."""
     return StructLayout({
         "phase": 1, "sequence": params.batch_bits, "slot": range(MAX_SLOTS),
@@ -51,7 +50,7 @@ class Norm(wiring.Component):
         With the next cycle a sequence's scales begin to come, one a cycle.
     """
 
-    def __init__(self, params: EngineParams) -> None:
+    def __init__(self, params: CoreParams) -> None:
         self.params = params
         norm = params.norm
         # Cycles between the last chunks of two vectors: a root is done when the next begins.

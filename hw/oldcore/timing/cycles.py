@@ -14,9 +14,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sterna.hw.core.plan.core_params import CoreParams, Stage, StageKind, program
-from sterna.hw.core.plan.core_units import SCALE_HOLD, CoreUnits
-from sterna.hw.core.plan.request import Request, check_sequences
+from sterna.hw.core.core_params import StageKind
+from sterna.hw.core.request import Request
+from sterna.hw.oldcore.plan.core_params import CoreParams, Stage, program
+from sterna.hw.oldcore.plan.core_units import SCALE_HOLD, CoreUnits
+from sterna.hw.oldcore.plan.request import check_sequences
 
 __all__ = ["CoreTimings", "CycleModel", "StageTimes", "TokenTimes"]
 

@@ -14,9 +14,10 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from sterna.hw.core.plan.core_params import Stage, StageKind
-from sterna.hw.core.plan.request import Request
-from sterna.hw.core.timing.cycles import CycleModel, StageTimes, TokenTimes
+from sterna.hw.core.core_params import StageKind
+from sterna.hw.core.request import Request
+from sterna.hw.oldcore.plan.core_params import Stage
+from sterna.hw.oldcore.timing.cycles import CycleModel, StageTimes, TokenTimes
 
 __all__ = [
     "CHOICE", "EMBEDDING", "Cause", "FoldedStages", "SteadyState", "Token", "fold_stages",
@@ -116,8 +117,8 @@ class _Activity:
 def stage_name(stage: Stage) -> str:
     """A short name of a stage: its layer and matrices.
 
-    >>> from sterna.hw.core.plan.core_params import CoreParams
-    >>> from sterna.hw.core.plan.core_params import program
+    >>> from sterna.hw.oldcore.plan.core_params import CoreParams
+    >>> from sterna.hw.oldcore.plan.core_params import program
     >>> from sterna.model.config import ModelConfig
     >>> from sterna.model.profile import S16
     >>> [stage_name(stage) for stage in program(CoreParams(ModelConfig.named("nano"), S16))[:3]]

@@ -1,1 +1,0 @@
-"""One core for every model: made for limits, it runs whatever image lies in its memory."""

@@ -1,0 +1,1 @@
+"""The whole language model in gateware: token in, token out."""

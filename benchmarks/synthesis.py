@@ -1,8 +1,8 @@
 """List every multiplier in the core of a bundled model, by module.
 
-    python benchmarks/synthesis.py [--model tiny] [--rows 8] [--cols 128]
+    python benchmarks/synthesis.py [--model tiny] [--rows 8] [--cols 64]
 
-A generic synthesis that keeps the hierarchy; a minute for the 8 x 128 core. For a family of FPGAs
+A generic synthesis that keeps the hierarchy; a minute for the 8 x 64 core. For a family of FPGAs
 ``sterna synth`` maps it.
 """
 
@@ -24,7 +24,7 @@ from sterna.hw.emit.tools import copy_memories, run_yosys
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import BUNDLED, bundled_path
 
-PROJECTION_MODULES = ("array", "issuer", "activations", "weights", "dispatcher", "sums")
+PROJECTION_MODULES = ("products",)
 """Modules of the core, with all below them, that a projection goes through."""
 
 # No `flatten`: every cell stays in its module. None of these passes hides a multiplier, as
@@ -74,7 +74,7 @@ class ModuleCells:
 
 def module_cells(verilog_path: str | Path, top: str) -> dict[str, ModuleCells]:
     """Return what every instance in a Verilog file holds, by path, the hierarchy kept:
-    ``matmul_free_core.array.row0``.
+    ``matmul_free_core.products.cluster0.row0``.
 
     YosysError if Yosys does not accept the file, or takes too long.
     """
@@ -133,7 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=sorted(BUNDLED), default="tiny")
     parser.add_argument("--rows", type=int, default=8)
-    parser.add_argument("--cols", type=int, default=128)
+    parser.add_argument("--cols", type=int, default=64)
     options = parser.parse_args()
     model = load_model(bundled_path(options.model))
     print(f"{options.model}: {model.config}, profile {model.profile.name}; {options.rows} rows x "

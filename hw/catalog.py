@@ -9,8 +9,8 @@ from typing import Any
 
 from amaranth.lib import wiring
 
+from sterna.hw.core.core_product import CORE
 from sterna.hw.emit.folder import EmittedUnit, emit_component
-from sterna.hw.oldcore.core_product import CORE
 from sterna.hw.units.glu_product import GLU
 from sterna.hw.units.mac.mac_product import MAC
 from sterna.hw.units.mlgru_product import MLGRU

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sterna.export.runtime.runtime import OnnxModel
-from sterna.hw.board.sdram_top import SdramDesign
 from sterna.hw.board.top import TOP_MODULE, BoardDesign
 from sterna.hw.core.request import Request
 from sterna.hw.testbench.job import SimulationError
@@ -39,7 +38,7 @@ class BoardSimulation:
     """
 
     def __init__(
-        self, design: BoardDesign | SdramDesign, work: Path, *, host_baud: float | None = None,
+        self, design: BoardDesign, work: Path, *, host_baud: float | None = None,
         waves: Path | None = None,
     ) -> None:
         params = design.params
@@ -49,7 +48,7 @@ class BoardSimulation:
             (work / name).write_text(text, encoding="utf-8", newline="\n")
             if name.endswith(".v"):
                 sources.append(work / name)
-        if isinstance(design, SdramDesign):
+        if design.image is not None:
             sources.append(SDRAM_MODEL)
         self._library = _load(build_library(
             sources, TOP_MODULE, (), work, harness=_HARNESS, waves=check_waves(waves)))
@@ -76,7 +75,7 @@ class BoardSimulation:
 
     @property
     def busy_cycles(self) -> int:
-        """Cycles in which the LED was on: a token was in progress."""
+        """Cycles in which the LED was on: a token was awaited."""
         return self._library.board_busy_cycles(self._board)
 
     @property

@@ -7,12 +7,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 from conftest import replace_weights
 
+from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.request import Request
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES
 from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
+from sterna.sim.core.reference import answer
 
-__all__ = ["SHAPES", "Shape", "assert_same_model"]
+__all__ = ["SHAPES", "SMALL", "Shape", "assert_same_model", "params_of", "requests"]
+
+SMALL = {"rows": 4, "cols": 8, "clusters": 2, "post_lanes": 2, "cell_lanes": 1, "quant_lanes": 4}
+"""Sizes of a small core of which every part is there more than once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +92,31 @@ def assert_same_model(model: QuantizedModel, expected: QuantizedModel) -> None:
         assert (other.k, other.shift) == (projection.k, projection.shift), name
     np.testing.assert_array_equal(model.embedding, expected.embedding)
     np.testing.assert_array_equal(model.sigmoid, expected.sigmoid)
+
+
+def requests(params: CoreParams, model: QuantizedModel) -> list[tuple[int, Request]]:
+    """A distinct prompt for each sequence; then those that are done are replaced, one goes on.
+
+    The longest answer ends early, with a token that it has. A compact core draws no tokens.
+    """
+    vocab, sequences = model.config.vocab, params.sequences
+    temperatures = (0.0, 0.0, 0.0) if params.compact else (0.0, 0.7, 30.0)
+    rng = np.random.default_rng(sequences)
+
+    def request(sequence: int, **changes) -> Request:
+        prompt = tuple(map(int, rng.integers(0, vocab, size=1 + sequence % 3)))
+        usual = Request(prompt, 2 + sequence % 3, temperatures[sequence % 3], 5 + sequence)
+        return replace(usual, **changes)
+
+    first = [(each, request(each)) for each in range(sequences)]
+    longest = replace(first[-1][1], tokens=9)
+    stop, = answer(IntegerModel(model), [longest])
+    longest = replace(longest, stop_token=stop.generated[5])
+    return [*first[:-1], (sequences - 1, longest), (0, request(0, tokens=3, start=False)),
+            *((each, request(each + 1)) for each in range(1, sequences // 2)),
+            (0, request(0, tokens=0, prompt=(1, 0, 1), predict=(True, False, True)))]
+
+
+def params_of(model: QuantizedModel, **changes) -> CoreParams:
+    """A small core whose limits are a model's."""
+    return CoreParams(Limits.of(model), **(SMALL | changes))

@@ -25,11 +25,11 @@ from sterna.hw.board.boards import BOARDS, constraints_text
 from sterna.hw.board.clock import BoardClock, board_pll, ecp5_pll, ice40_pll
 from sterna.hw.board.top import TOP_MODULE, BoardDesign, BoardParams, board_design, write_sources
 from sterna.hw.board.uart import UartReceiver, UartTransmitter
+from sterna.hw.core.core_params import CoreParams, Limits
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import PlaceRouteError, pack_bitstream
 from sterna.hw.flow.target import Resource
-from sterna.hw.oldcore.plan.core_params import CoreParams
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
@@ -38,8 +38,9 @@ from sterna.model.quantized.synthetic import random_model
 ULX3S, ICEBREAKER = (BOARDS[name] for name in BoardName)
 MHZ = 1_000_000
 NO_CACHE = Cache(None)
-CORE = CoreParams(ModelConfig(d=8, layers=1, dff=8, vocab=128), C12, rows=1, cols=8)
-MODEL = random_model(CORE.config, C12, seed=2)
+CONFIG = ModelConfig(d=8, layers=1, dff=8, vocab=128)
+MODEL = random_model(CONFIG, C12, seed=2)
+CORE = CoreParams(Limits.of(MODEL), rows=1, cols=8)
 
 
 def run_tool(module: str, function: str, *arguments: object, cwd: Path | None = None) -> str:
@@ -146,7 +147,7 @@ class Echo(wiring.Component):
 
 def echo(board, mhz: float = 0, baud: int = 0) -> BoardDesign:
     params = BoardParams(board, round(mhz * 1e6), baud)
-    return BoardDesign(params, CORE, "0" * 64, verilog_files(Echo(params), TOP_MODULE))
+    return BoardDesign(params, CORE, CONFIG, "0" * 64, verilog_files(Echo(params), TOP_MODULE))
 
 
 def unpacked(name: str, data: bytes, folder: Path) -> str:
@@ -258,13 +259,13 @@ def test_the_bundled_micro_fits_the_icebreaker(tmp_path, capsys):
     assert main(["build", "micro", "--board", "icebreaker", "-o", str(tmp_path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     used = {name: (each["needed"], each["available"]) for name, each in report["used"].items()}
-    # With so many logic cells no seed of the placer has trouble.
+    # MEASURE: with so many logic cells no seed of the placer has trouble.
     assert 3_000 < used["LUT"][0] <= 4_700 <= used["LUT"][1] == 5_280
-    assert used["block RAM"] == (30, 30)
-    assert used["DSP"] == (8, 8)
+    assert used["block RAM"] == (30, 30)     # MEASURE
+    assert used["DSP"] == (8, 8)             # MEASURE
     assert report["clock_hz"] == 12_000_000
-    assert report["fmax_mhz"] >= 20
-    # 12 MHz by 2,173 cycles, within what the line carries.
+    assert report["fmax_mhz"] >= 20          # MEASURE
+    # MEASURE: 12 MHz by 2,173 cycles, within what the line carries.
     assert report["tokens_per_second"] == pytest.approx(12_000_000 / 2173)
     data = (tmp_path / "icebreaker.bin").read_bytes()
     assert len(data) == 104_090
@@ -283,8 +284,8 @@ def test_what_is_far_too_large_is_told_before_synthesis(tmp_path, capsys):
 @pytest.mark.long
 def test_a_router_that_does_not_know_the_clock_is_noticed(monkeypatch):
     """Without the crystal's frequency the router would aim at some clock of its own."""
-    monkeypatch.setattr(top, "constraints_text", lambda board: "".join(
-        line + "\n" for line in constraints_text(board).splitlines()
+    monkeypatch.setattr(top, "constraints_text", lambda board, **options: "".join(
+        line + "\n" for line in constraints_text(board, **options).splitlines()
         if "set_frequency" not in line))
     with pytest.raises(PlaceRouteError, match="no clock of 24 MHz"):
         build_bitstream(echo(ICEBREAKER, 24), cache=NO_CACHE)
@@ -298,7 +299,7 @@ def test_sources_hold_the_design_its_pins_and_models_of_cells(tmp_path):
     for _ in range(2):
         write_sources(design, folder)
     assert {path.name for path in folder.iterdir()} == {
-        "ulx3s-85f.lpf", "board_sim.v", "README.md", "params.json", *design.verilog}
+        "ulx3s-85f.lpf", "board_sim.v", "ecp5.v", "README.md", "params.json", *design.verilog}
     for name, text in design.verilog.items():
         assert (folder / name).read_text() == text
     assert json.loads((folder / "params.json").read_text())["clock_hz"] == 75_000_000
@@ -321,8 +322,7 @@ def test_what_cannot_be_built_is_refused(options, message, tmp_path, capsys):
 def test_a_design_without_sizes_has_those_of_its_board() -> None:
     core = board_design(MODEL, BoardParams(ICEBREAKER)).core
     assert {name: getattr(core, name) for name in ICEBREAKER.sizes} == ICEBREAKER.sizes
-    assert core.style == "generic"
-    assert not core.sampling
+    assert (core.style, core.compact, core.root_digit_bits) == ("generic", True, 1)
     with pytest.raises(ValueError, match=r"vocabulary must be from 128 .* got 100"):
-        board_design(random_model(replace(CORE.config, vocab=100), C12, seed=2),
+        board_design(random_model(replace(CONFIG, vocab=100), C12, seed=2),
                      BoardParams(ICEBREAKER))

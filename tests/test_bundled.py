@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import sterna.model.data
-from sterna.hw.oldcore.plan.core_params import CoreParams
-from sterna.hw.oldcore.timing.cycles import CycleModel
+from sterna.hw.core.core_product import CORE
+from sterna.hw.core.cycle_model import cycles_per_token
 from sterna.model.config import ModelConfig
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import BUNDLED, bundled_heldout, bundled_metrics
@@ -69,8 +69,8 @@ def test_byte_pairs_beat_bytes_in_bits_and_in_text_per_second() -> None:
     """On the same array a token takes longer and spells more."""
     pairs, single = load_model("tiny-bpe"), load_model("tiny")
     assert pairs.provenance["heldout"]["integer_bpb"] < single.provenance["heldout"]["integer_bpb"]
-    cycles = [CycleModel(CoreParams(model.config, model.profile, 8, 64)).cycles_per_token(
-        sampled=True) for model in (pairs, single)]
+    cycles = [cycles_per_token(CORE.params_for(model, {}), model.config, sampled=True)
+              for model in (pairs, single)]
     text = bundled_heldout()
     bytes_per_token = len(text) / len(pairs.tokenizer.encode(text))
     assert bytes_per_token * cycles[1] / cycles[0] > 2.2

@@ -75,7 +75,7 @@ def boards(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Built]:
             params, sizes = BoardParams(BOARDS[board]), BOARDS[board].sizes
         else:
             params = BoardParams(BOARDS[board], baud=FAST_BAUD)
-            sizes = {"rows": 2, "cols": 8, **({} if profile is S16 else {"logits": False})}
+            sizes = {"rows": 2, "cols": 8}
         return Built(model, OnnxModel(model), board_design(model, params, sizes),
                      tmp_path_factory.mktemp("board"))
     return build

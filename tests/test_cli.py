@@ -290,8 +290,9 @@ BAD_INPUT = [
     ("report --config huge", f"--config must be one of {CONFIGS}, got 'huge'"),
     ("report --config tiny --profile X", "--profile must be one of S16, C12, got 'X'"),
     ("report tiny --profile C12", "--profile goes with --config"),
-    ("report tiny --cols 100", "cols (100) must be a multiple of rows (8)"),
-    ("report tiny --quant-lanes 24", "quant_lanes (24) must be a multiple of rows"),
+    ("report tiny --sequences 3", "sequences must be a power of two, got 3"),
+    ("report tiny --quant-lanes 128", "cols (64) must be a multiple of clusters"),
+    ("report tiny --port-bits 24", "port_bits must be a power of two, got 24"),
     ("report tiny --clock-mhz 0 -o r.html", "the clock must be a positive number of MHz, got 0"),
     ("report tiny -o report.txt", "--output must end in .html, got report.txt"),
     # Operators are not compiled for what is refused.

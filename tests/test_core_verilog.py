@@ -7,38 +7,35 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from simulated_cores import SHAPES, Shape
+from simulated_cores import SHAPES, Shape, params_of
 
-from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.core import logit_layout, prompt_layout, token_layout
+from sterna.hw.core.core_image import build_image
+from sterna.hw.core.core_product import CORE_MODULE, core_design
+from sterna.hw.core.linear_image import pack_image
+from sterna.hw.core.trace import lanes_of, trace_layout
 from sterna.hw.emit.documents import field_bits
-from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.emit.tools import verilator_environment
-from sterna.hw.oldcore.control import prompt_layout, token_layout
-from sterna.hw.oldcore.core_product import CORE_MODULE
-from sterna.hw.oldcore.plan.image import build_image, weight_request_layout
-from sterna.hw.oldcore.trace import Tap, trace_layout
 
-PORTS = [
-    {}, {"trace": True}, {"external_weights": True, "logits": False},
-    {"external_weights": True, "trace": True},
+VARIANTS: list[tuple[Shape, dict]] = [
+    (SHAPES[1], {"trace": True, "sequences": 4}), (SHAPES[0], {"port_bits": 64}),
+    (SHAPES[3], {"compact": True, "rows": 1, "post_lanes": 1}), (SHAPES[9], {"sequences": 2}),
 ]
-VARIANTS = [(SHAPES[1], PORTS[1]), (SHAPES[0], PORTS[0]), (SHAPES[3], PORTS[2]),
-            (SHAPES[10], PORTS[3]), (SHAPES[9], PORTS[0])]
 
 
-def emit(shape: Shape, folder: Path, ports: dict[str, bool]) -> EmittedUnit:
-    return emit_verilog(
-        shape.model(), "core", folder, rows=shape.rows, cols=shape.cols, sequences=shape.sequences,
-        quant_lanes=shape.quant_lanes, **ports)
+def emit(shape: Shape, folder: Path, sizes: dict) -> EmittedUnit:
+    model = shape.model()
+    return emit_component(model, core_design(model, params_of(model, **sizes)), folder)
 
 
-@pytest.mark.parametrize(("shape", "ports"), [
+@pytest.mark.parametrize(("shape", "sizes"), [
     # One, with its trace, is enough while working.
-    pytest.param(shape, ports, id="-".join([shape.name, *ports]),
+    pytest.param(shape, sizes, id="-".join([shape.name, *sizes]),
                  marks=pytest.mark.long if number else pytest.mark.slow)
-    for number, (shape, ports) in enumerate(VARIANTS)])
-def test_the_core_lints_clean(shape: Shape, ports: dict[str, bool], tmp_path: Path) -> None:
-    emitted = emit(shape, tmp_path / "core", ports)
+    for number, (shape, sizes) in enumerate(VARIANTS)])
+def test_the_core_lints_clean(shape: Shape, sizes: dict, tmp_path: Path) -> None:
+    emitted = emit(shape, tmp_path / "core", sizes)
     done = subprocess.run(
         ["verilator", "--lint-only", "-Wall", "--top-module", CORE_MODULE, "sterna.vlt",
          f"{CORE_MODULE}.v"], cwd=emitted.folder, env=verilator_environment(),
@@ -47,22 +44,20 @@ def test_the_core_lints_clean(shape: Shape, ports: dict[str, bool], tmp_path: Pa
 
 
 def test_the_manifest_says_where_every_bit_is(tmp_path: Path) -> None:
-    shape = SHAPES[1]
-    emitted = emit(shape, tmp_path / "core", {"trace": True, "external_weights": True})
+    emitted = emit(SHAPES[1], tmp_path / "core", {"trace": True, "port_bits": 32})
+    params = emitted.params
     manifest = json.loads((emitted.folder / "params.json").read_text())
-    image = build_image(shape.model(), emitted.params)
-    for stream, layout in (
-        ("prompts__1", prompt_layout(emitted.params)), ("tokens__0", token_layout(emitted.params)),
-        ("weight_requests", weight_request_layout(image)),
-    ):
+    for stream, layout in (("prompts", prompt_layout(params)), ("tokens", token_layout(params)),
+                           ("logits", logit_layout(params))):
         stated = [(each["name"], each["low"], each["high"]) for each in
                   manifest["payloads"][stream]]
         assert stated == [(each.name, each.low, each.high) for each in field_bits(layout)]
-    assert list(manifest["trace"]) == [tap.name.lower() for tap in Tap]
+    assert list(manifest["trace"]) == [lane.name for lane in lanes_of(params)]
     widths = {port["name"]: port["width"] for port in manifest["ports"]}
-    assert widths["taps"] == trace_layout(image).size
-    assert widths["control__1__limit"] == 16
-    assert manifest["params"]["config"] == shape.config.to_json()
-    assert "weights" not in manifest["memory_bits"]
-    lines = (emitted.folder / "weights.hex").read_text().split()
-    assert [int(line, 16) for line in lines] == image.weights
+    assert widths["taps"] == trace_layout(params).size
+    assert widths["data__payload"] == 32
+    assert manifest["params"]["limits"]["width"] == SHAPES[1].config.d
+    image = pack_image(build_image(SHAPES[1].model(), params))
+    words = (emitted.folder / "image.hex").read_text().split()
+    assert b"".join(int(word, 16).to_bytes(4, "little") for word in words) == image
+    assert not (emitted.folder / "vectors.json").exists()

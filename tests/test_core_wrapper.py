@@ -132,5 +132,5 @@ def test_wrapper_and_core_lint_clean(core, standard):
 def test_lint_of_the_wrapper_sees_a_port_of_the_wrong_width(core, tmp_path):
     wrong = tmp_path / WRAPPER.name
     wrong.write_text(WRAPPER.read_text().replace(
-        "({prompt_predict,", "({1'b0, prompt_predict,"))
-    assert "prompts__0__payload" in lint(core, wrong).stderr
+        "({SEED, BETA,", "({1'b0, SEED, BETA,"))
+    assert "prompts__payload" in lint(core, wrong).stderr

@@ -23,6 +23,8 @@ from sterna.cli.reports.synth_page import (
     write_synth_report,
 )
 from sterna.export.float.reference import rounding_errors
+from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.cycle_report import cycle_report
 from sterna.hw.flow.report import CellCounts
 from sterna.hw.flow.routed import (
     CriticalPath,
@@ -34,9 +36,6 @@ from sterna.hw.flow.routed import (
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, SynthReport, Usage
 from sterna.hw.flow.synthesis import Family, Synthesis
 from sterna.hw.flow.target import TARGETS, Resource
-from sterna.hw.oldcore.core_product import core_params
-from sterna.hw.oldcore.plan.image import build_image
-from sterna.hw.oldcore.timing.cycle_report import cycle_report
 from sterna.model.quantized import load_model
 
 MODEL = load_model("micro")
@@ -67,12 +66,12 @@ def page_of(folder: Path, report: SynthReport) -> str:
 
 def demo_page(path: Path, *stages: Stage) -> Path:
     """The demo's report on micro, of what each stage is said to have found."""
-    params = core_params(MODEL, rows=2, cols=16)
+    params = CoreParams(Limits.of(MODEL), rows=2, cols=16)
     tokens = np.arange(65, 97).reshape(2, 16)
     result = DemoResult(
         "micro", stages=list(stages), bits_per_byte=2.5,
         cells={"array": CellCounts({"$add": 3}, 40, 0)}, text=" <written>",
-        cycles=cycle_report(build_image(MODEL, params)), errors=rounding_errors(MODEL, tokens),
+        cycles=cycle_report(params, MODEL.config), errors=rounding_errors(MODEL, tokens),
         error_tokens=tokens.size, versions={"sterna": "0"})
     return write_report(path, MODEL, result)
 
@@ -91,8 +90,8 @@ def test_the_demo_says_first_how_many_values_were_compared(passed: Path) -> None
     assert verdict_of(page) == ("pass", "PASS")
     assert "<dd>1,234,567</dd><dt>values compared</dt>" in page
     assert "<dd>0</dd><dt>mismatches</dt>" in page
-    # Waterfall, bars, rounding error, loss.
-    assert len(drawings(page)) == 4
+    # Cycles, rounding error, loss.
+    assert len(drawings(page)) == 3
     assert "layer0.glu.x" in page
     assert " &lt;written&gt;" in page
 

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.request import Request
-from sterna.hw.oldcore.plan.core_params import CoreParams
-from sterna.hw.oldcore.plan.request import check_requests
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
 from sterna.sim.core.reference import answer, compare_logits, compare_tokens
-from sterna.sim.core.simulate import run_core_phases
-from sterna.sim.core.stimulus import CorePhase
 
 SMALL = ModelConfig(d=12, layers=2, dff=21, vocab=20)
 MODEL = random_model(SMALL, S16, seed=11)
@@ -50,19 +43,6 @@ def test_a_request_takes_any_row_of_tokens_and_numpys_numbers() -> None:
     assert hash(Request([1, 2])) == hash(Request((1, 2)))
     assert Request((1, 2, 3)).predictions == (False, False, True)
     assert Request((1, 2), predict=(True, False)).predictions == (True, False)
-
-
-@pytest.mark.parametrize(("requests", "message"), [
-    ([], "a list of requests for each of 1 sequences, got 0"),
-    ([[Request((19, 20))]], "a request has token 20, the model knows 0 to 19"),
-    ([[Request((1,), 3, stop_token=20)]], "token 20"),
-    ([[Request((1,), 3, temperature=0.5)]], r"no sampling: take temperature 0, not 0\.5"),
-])
-def test_requests_that_a_core_cannot_run_are_refused(requests: list, message: str) -> None:
-    params = CoreParams(SMALL, S16, rows=4, cols=8, sampling=False)
-    with pytest.raises(ValueError, match=message):
-        check_requests(params, requests)
-    check_requests(params, [[Request((19,), 3, stop_token=0)]])
 
 
 def test_generations_within_a_prompt_are_those_of_its_pieces() -> None:
@@ -115,18 +95,3 @@ def test_tokens_and_logits_that_differ_are_named_by_their_place() -> None:
     assert compare_logits(silent, np.zeros((0, 20), dtype=np.int64)).values == 0
     assert compare_logits(silent, np.zeros((1, 20), dtype=np.int64)).mismatches == 1
     assert compare_tokens(silent, []).values == 0
-
-
-@pytest.mark.slow
-def test_a_phase_that_the_bench_cannot_run_is_refused_before_it_is_compiled(
-    tmp_path: Path,
-) -> None:
-    emitted = emit_verilog(MODEL, "core", tmp_path / "core", rows=4, cols=8)
-    for requests, message in (
-        ((), "a list of requests for each of 1 sequences, got 0"),
-        ((Request((20,)),), "a request has token 20"),
-        ((Request((3, 7), predict=(True, False)),), "'p' has a request without a prediction"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            run_core_phases(MODEL, emitted, [CorePhase("p", requests)], work=tmp_path / "work")
-        assert not (tmp_path / "work").exists()

@@ -9,8 +9,7 @@ import pytest
 from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.conversation import Conversation, ConversationError
-from sterna.hw.board.sdram_top import sdram_design
-from sterna.hw.board.top import BoardParams, write_sources
+from sterna.hw.board.top import BoardParams, board_design, write_sources
 from sterna.hw.core.core_image import build_image
 from sterna.hw.core.linear_image import pack_image
 from sterna.model.config import ModelConfig
@@ -29,7 +28,7 @@ LARGE, SMALL = (random_model(ModelConfig(*shape, vocab=128), S16, seed=seed)
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_one_bitstream_talks_as_each_model_that_is_loaded(tmp_path: Path) -> None:
-    design = sdram_design(LARGE, ULX3S, SIZES)
+    design = board_design(LARGE, ULX3S, SIZES, sdram=True)
     conversation = Conversation(BoardSimulation(design, tmp_path))
     conversation.meet()
     conversation.boot()
@@ -57,7 +56,7 @@ def test_one_bitstream_talks_as_each_model_that_is_loaded(tmp_path: Path) -> Non
 
 
 def test_the_folder_has_what_is_synthesised_and_all_pins(tmp_path: Path) -> None:
-    design = sdram_design(SMALL, ULX3S, SIZES)
+    design = board_design(SMALL, ULX3S, SIZES, sdram=True)
     write_sources(design, tmp_path / "source")
     text = (tmp_path / "source" / "board_top.v").read_text()
     assert text == design.verilog["board_top.v"]
@@ -70,6 +69,6 @@ def test_the_folder_has_what_is_synthesised_and_all_pins(tmp_path: Path) -> None
 
 def test_an_sdram_that_is_not_there_or_too_small_is_refused() -> None:
     with pytest.raises(ValueError, match="the icebreaker has no SDRAM"):
-        sdram_design(SMALL, BoardParams(BOARDS["icebreaker"]))
+        board_design(SMALL, BoardParams(BOARDS["icebreaker"]), sdram=True)
     with pytest.raises(ValueError, match="over a serial line the vocabulary must be from 128"):
-        sdram_design(random_model(ModelConfig(8, 1, 8, 64), S16, seed=1), ULX3S, SIZES)
+        board_design(random_model(ModelConfig(8, 1, 8, 64), S16, seed=1), ULX3S, SIZES, sdram=True)

@@ -15,8 +15,8 @@ from wave_names import declared_signals, shown_signals
 from sterna.cli.main import main
 from sterna.hw import catalog
 from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.core_product import CORE
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.oldcore.core_product import CORE
 from sterna.hw.testbench.job import (
     Job,
     Pause,

@@ -64,7 +64,7 @@ def test_the_core_of_a_row_is_the_one_that_sterna_report_counts(capsys):
     assert core == {
         "array": f"{told['rows']} x {told['cols']}",
         "cycles_per_token": told["cycles_per_token"]["greedy"],
-        "state_bits": told["memory_bits"]["working"]["MLGRU state"],
+        "state_bits": told["memory_bits"]["states"],
         "memory_bits": told["memory_bits"]["total"]}
 
 

@@ -15,6 +15,8 @@ from page_checks import check_page, drawings, verdict_of
 import sterna.hw.flow.cached_tools as flow
 from sterna.cli.main import main
 from sterna.cli.reports.synth_page import area_plot
+from sterna.hw.core.core_product import core_params
+from sterna.hw.core.cycle_model import cycles_per_token
 from sterna.hw.emit.tools import run_yosys
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.fit import FITTING, FitError, block_rams
@@ -23,8 +25,6 @@ from sterna.hw.flow.synth import synth
 from sterna.hw.flow.synth_report import SeedRun, part_of
 from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.hw.flow.target import TARGETS, Resource
-from sterna.hw.oldcore.core_product import core_params
-from sterna.hw.oldcore.timing.cycles import CycleModel
 from sterna.hw.units.weight_rom import WeightRom, WeightRomParams
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
@@ -160,9 +160,9 @@ def test_a_core_is_counted_by_block_with_its_cycles(cache):
     sizes = {"rows": 1, "cols": 4, "quant_lanes": 1}
     report = synth(MODEL, TARGETS["ecp5-25k"], sizes=sizes, cache=cache)
     assert report.runs == ()
-    model = CycleModel(core_params(MODEL, **report.sizes))
-    assert report.cycles_per_token == model.cycles_per_token()
-    assert {"array", "mlgru", "norm", "glu", "sampler", "weights"} <= report.parts.keys()
+    assert report.cycles_per_token == cycles_per_token(
+        core_params(MODEL, **report.sizes), MODEL.config)
+    assert {"products", "post", "cells", "norm", "sampler", "vectors"} <= report.parts.keys()
     for attribute, total in (("lut", report.synthesis.luts_with_carries),
                              ("carry", report.synthesis.carries),
                              ("block_ram", report.synthesis.block_rams),
@@ -278,7 +278,7 @@ def test_weights_that_do_not_fit_are_refused_before_synthesis(run, tmp_path, mon
     assert re.match(r"sterna: core does not fit ecp5-25k: block RAM [\d,]+ needed, 56 available "
                     r"\(estimated before synthesis\)\. ", err)
     assert "--target ecp5-85k has enough" in err
-    assert re.search(r"The weights alone take \d+\. With --external-weights \d+ remain", err)
+    assert re.search(r"The weights alone take \d+\. With --port-bits the model comes from", err)
     assert "A bundled model that fits: sterna synth micro --target ecp5-25k." in err
 
 
@@ -290,7 +290,7 @@ def test_weights_that_do_not_fit_are_refused_before_synthesis(run, tmp_path, mon
     (("--target", "ecp5-85k", "--seeds", 0, "--pnr"), "--seeds must be at least 1"),
     (("--target", "ecp5-85k", "--freq", -5, "--pnr"), "from 0 to 10000 MHz"),
     (("--target", "ice40-up5k", "--style", "xc7-pair"), "cells of xc7"),
-    (("--target", "ecp5-85k", "--rows", 3, "--cols", 8), "must be a multiple of rows"),
+    (("--target", "ecp5-85k", "--rows", 3, "--cols", 8), "rows must be a power of two, got 3"),
 ])
 def test_bad_input_is_refused_in_a_line(run, model_file, arguments, message):
     code, out, err = run(model_file, *arguments, "--quiet")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from sterna.hw.catalog import UNITS
+from sterna.hw.core.core_product import CORE
 from sterna.hw.emit.documents import Port
 from sterna.hw.flow.fit import (
     FITTING,
@@ -48,8 +49,6 @@ from sterna.hw.flow.synth import synth, wrapper_text
 from sterna.hw.flow.synth_report import BlockArea, Usage
 from sterna.hw.flow.synthesis import Family, Synthesis
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, style_for
-from sterna.hw.oldcore.core_product import CORE
-from sterna.hw.oldcore.plan.core_params import COMPACT
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_product import MAC
 from sterna.hw.units.mlgru_product import MLGRU
@@ -387,14 +386,12 @@ MICRO = load_model("micro")
 
 def test_sizes_are_chosen_where_the_usual_core_does_not_fit():
     chosen = usual_sizes(MICRO, CORE, TARGETS["ice40-up5k"])
-    assert chosen.sizes == {"rows": 1, "cols": 8, "quant_lanes": 1, "logits": False,
-                            "sampling": False, "compact": True}
-    options = "--rows 1 --cols 8 --quant-lanes 1 --no-logits --no-sampling --compact"
+    assert chosen.sizes == {"rows": 1, "cols": 8, "quant_lanes": 1, "compact": True}
+    options = "--rows 1 --cols 8 --quant-lanes 1 --compact"
     assert re.fullmatch(
-        rf"sizes chosen for ice40-up5k: {options}; the usual core of 8 x 128 does not fit: "
+        rf"sizes chosen for ice40-up5k: {options}; the usual core of 8 x 64 does not fit: "
         rf"block RAM \d+ needed \(estimated\), 30 available", chosen.reason)
     params = CORE.params_for(MICRO, chosen.sizes)
-    assert all(getattr(params, name) == value for name, value in COMPACT.items())
     assert params.compact
     assert not CORE.params_for(MICRO, {}).compact
     check_memories(CORE, params, TARGETS["ice40-up5k"])
@@ -438,7 +435,7 @@ def test_what_fits_is_named_as_options_as_a_target_or_as_a_model():
     assert what_fits(MICRO, MAC, TARGETS["ecp5-25k"], {"rows": 4}) == (
         " Without size options, sizes that fit are chosen: --rows 1 --cols 64.")
     # What does not fit is not advised, whether it was chosen or given.
-    for tried in (sizes, {**sizes, "logits": True}):
+    for tried in (sizes, {**sizes, "trace": False}):
         assert what_fits(MICRO, CORE, TARGETS["ecp5-25k"], tried) == (
             " The next larger device with room for a core of this model: --target ecp5-85k. A "
             "bundled model that fits: sterna synth micro --target ecp5-25k.")

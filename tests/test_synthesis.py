@@ -29,13 +29,15 @@ QUANT_LANES = 4
 
 # What stands side by side has one entry here: its numbers are left out.
 _STYLES = {
-    MemoryStyle.LUT: "activations.bank norm.front.bank residual.x router.logits.queue.storage "
-                     "sampler.draw.kept sampler.draw.sums sums.queue.storage",
-    MemoryStyle.LOGIC: "dispatcher.program_ glu.sigmoid.rom mlgru.lane.candidate.rom "
-                       "mlgru.lane.forget.rom mlgru.lane.gate.rom norm.divide.table_.corrections "
-                       "norm.divide.table_.small_ sampler.draw.weight.rom",
-    MemoryStyle.BLOCK: "embedding.rom issuer.starts mlgru.state norm.divide.table_.corrections "
-                       "norm.divide.table_.segments post.biases weights.rom"}
+    MemoryStyle.LUT: "cells.queue cells.tags logit_queue.storage post.scales_2 "
+                     "products.queue.queue.storage token_queue.storage vectors.keys "
+                     "vectors.largest",
+    MemoryStyle.LOGIC: "cells.glu.sigmoid.rom cells.mlgru.candidate.rom cells.mlgru.forget.rom "
+                       "cells.mlgru.gate.rom norm.table_.corrections norm.table_.small_ "
+                       "sampler.weight.rom stages",
+    MemoryStyle.BLOCK: "cells.states embedder.table norm.table_.corrections norm.table_.segments "
+                       "post.headers products.cluster.acts_2 products.cluster.weights residual.x "
+                       "sampler.logits vectors.store"}
 EXPECTED_STYLES = {
     path: {style for style, paths in _STYLES.items() if path in paths.split()}
     for path in " ".join(_STYLES.values()).split()}
@@ -91,7 +93,7 @@ def test_no_multiplier_anywhere_in_the_projections(core, modules, benchmark):
                  if f"{name}.".startswith(f"{core.module}.{part}.")]
         assert below, part
         assert [module.multipliers for module in below] == [()] * len(below)
-    assert sum(modules[f"{core.module}.array.row{row}"].cells["$add"]
+    assert sum(modules[f"{core.module}.products.cluster0.row{row}"].cells["$add"]
                for row in range(ROWS)) >= ROWS * (COLS - 1)
 
 
@@ -101,17 +103,17 @@ def test_element_wise_multipliers_are_these(core, modules):
         without_numbers(each.module.removeprefix(f"{core.module}."))
         for module in modules.values() for each in module.multipliers)
     assert found == {
-        "norm": 2 * QUANT_LANES,            # y times the lower and the upper half of R
-        "scales": 1,                        # V * K, one after the other
+        # y times the lower and the upper half of R; V * K, one after the other
+        "norm": 2 * QUANT_LANES + 1,
         "post.requantise": ROWS,            # acc * A
-        "mlgru.lane": 3 * ROWS,             # z * sigmoid(z), f * (h - c), g * h
-        "mlgru.lane.forget": ROWS,          # each sigmoid interpolates
-        "mlgru.lane.candidate": ROWS,
-        "mlgru.lane.gate": ROWS,
-        "glu": 2 * ROWS,                    # gate * sigmoid(gate), silu * up
-        "glu.sigmoid": ROWS,
-        "sampler.draw": 2,                  # the number drawn times the total, in halves
-        "sampler.draw.weight": ROWS,        # (max - logit) * beta
+        "cells.mlgru": 3 * ROWS,            # z * sigmoid(z), f * (h - c), g * h
+        "cells.mlgru.forget": ROWS,         # each sigmoid interpolates
+        "cells.mlgru.candidate": ROWS,
+        "cells.mlgru.gate": ROWS,
+        "cells.glu": 2 * ROWS,              # gate * sigmoid(gate), silu * up
+        "cells.glu.sigmoid": ROWS,
+        "sampler": 4,                       # the number drawn times the total, in halves
+        "sampler.weight": ROWS,             # (max - logit) * beta
     }
     kinds = {each.kind for module in modules.values() for each in module.multipliers}
     assert kinds == {"$mul"}

@@ -18,6 +18,7 @@ from pairwise import pairwise
 
 from sterna.hw import catalog
 from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.core_product import CORE
 from sterna.hw.emit import tools
 from sterna.hw.emit.documents import waiver_text
 from sterna.hw.emit.tools import (
@@ -29,7 +30,6 @@ from sterna.hw.emit.tools import (
 )
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.report import cell_counts
-from sterna.hw.oldcore.core_product import CORE
 from sterna.hw.units.mac.mac_product import WEIGHTS_FILE
 from sterna.hw.units.mac.weight_packing import pack_projection
 from sterna.model import folder as folder_module

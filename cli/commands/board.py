@@ -31,7 +31,6 @@ from sterna.model.tokens.tokenizer import BYTES, TextStream, Tokenizer
 if TYPE_CHECKING:
     from sterna.hw.board.bitstream import Attempt
     from sterna.hw.board.conversation import Conversation, SerialPort
-    from sterna.hw.board.sdram_top import SdramDesign
     from sterna.hw.board.top import BoardDesign, BoardParams
     from sterna.sim.board import ConversationReference
 
@@ -45,8 +44,7 @@ _RowsOption = Annotated[int, typer.Option(help="Rows of the array; 0 takes the b
 _ColsOption = Annotated[int, typer.Option(
     help="Columns of the array; 0 takes the board's default.")]
 _QuantLanesOption = Annotated[int, typer.Option(
-    help="Elements quantised per cycle; 0 takes the board's default, or chooses if rows or columns "
-         "are given.")]
+    help="Elements quantised per cycle; 0 takes the board's default, or chooses.")]
 _StyleOption = Annotated[str, typer.Option(
     help="How the array is built: auto, or a style that the board supports.")]
 _SdramOption = Annotated[bool, typer.Option(
@@ -58,33 +56,25 @@ _IMAGE = "image.bin"
 def _design(
     model: QuantizedModel, params: BoardParams, style: str, begin: Callable[[str], None], *,
     sdram: bool, **given: int,
-) -> BoardDesign | SdramDesign:
+) -> BoardDesign:
     """The top module of a board with a core of the sizes given; 0 stands for the board's own.
 
     ``begin`` is told of the stage once it is known that the model may fit; a FitError says that
     it clearly does not.
     """
-    from sterna.hw.board.top import board_design
+    from sterna.hw.board.top import board_core, board_design
+    from sterna.hw.core.core_product import CORE
     from sterna.hw.flow.fit import check_memories
     from sterna.hw.flow.target import style_for
-    from sterna.hw.oldcore.core_product import CORE
     board = params.board
-    if sdram:
-        from sterna.hw.board.sdram_top import sdram_design
-        if board.memory:        # otherwise it is refused at once
-            begin(f"emit the Verilog of {board.name}")
-        return sdram_design(model, params, {
-            **{name: value for name, value in given.items() if value},
-            "style": style_for(board.target, style)})
-    sizes = dict(board.sizes)
-    if given["rows"] or given["cols"]:
-        del sizes["quant_lanes"]      # it would be that of another array
-    sizes |= {name: value for name, value in given.items() if value}
-    sizes["style"] = style_for(board.target, style)
-    check_memories(CORE, CORE.params_for(model, sizes), board.target, advice=[
-        f"of the bundled models {board.fitting} fits the {board.name}"])
+    sizes = {**{name: value for name, value in given.items() if value},
+             "style": style_for(board.target, style)}
+    core = board_core(model, board, sizes, sdram=sdram)
+    if not sdram:
+        check_memories(CORE, core, board.target, advice=[
+            f"of the bundled models {board.fitting} fits the {board.name}"])
     begin(f"emit the Verilog of {board.name}")
-    return board_design(model, params, sizes)
+    return board_design(model, params, sizes, sdram=sdram)
 
 
 def _board_params(board: BoardName, clock: float | None, baud: int) -> BoardParams:
@@ -126,7 +116,6 @@ def build(
     """
     from sterna.cli.reports.synth_page import synth_progress
     from sterna.hw.board.bitstream import TimingError, build_bitstream
-    from sterna.hw.board.sdram_top import SdramDesign
     from sterna.hw.board.top import write_sources
     from sterna.hw.flow.fit import FitError
     if seed < 1 or seeds < 1:
@@ -139,7 +128,7 @@ def build(
             design = _design(loaded, params, style, lambda text: progress(text, None),
                              sdram=sdram, rows=rows, cols=cols, quant_lanes=quant_lanes)
             write_sources(design, output / "source")
-            if isinstance(design, SdramDesign):
+            if design.image is not None:
                 write_atomically(output / _IMAGE, design.image)
             made = build_bitstream(design, seeds=range(seed, seed + seeds), progress=progress)
     except (FitError, TimingError) as error:
@@ -163,8 +152,7 @@ def build(
 
 
 def _show(
-    design: BoardDesign | SdramDesign, tried: Attempt, outcome: dict[str, Any], output: Path,
-    as_json: bool,
+    design: BoardDesign, tried: Attempt, outcome: dict[str, Any], output: Path, as_json: bool,
 ) -> None:
     """Write report.json, and print it or the table of what is used."""
     report = {

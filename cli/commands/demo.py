@@ -21,7 +21,7 @@ def demo(
     output: Annotated[Path, typer.Option(
         "-o", "--output", help="Folder for everything that is written.")] = Path("build/demo"),
     rows: Annotated[int, typer.Option(help="Rows of the array.")] = 8,
-    cols: Annotated[int, typer.Option(help="Columns of the array.")] = 128,
+    cols: Annotated[int, typer.Option(help="Columns of the array.")] = 64,
     tokens: Annotated[int, typer.Option(help="Tokens of text to write.")] = 300,
     quick: Annotated[bool, typer.Option(
         "--quick", help="Skip what needs a compiler: simulation and cell counts.")] = False,

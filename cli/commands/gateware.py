@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sterna.cli.commands import unit_options
-from sterna.cli.terminal.console import Stages, out, print_files, print_json, say, write
+from sterna.cli.terminal.console import Stages, out, print_files, print_json, say
 from sterna.cli.terminal.options import (
     MODEL_HELP,
     JsonOption,
@@ -25,12 +25,11 @@ from sterna.cli.terminal.texts import PROMPT, check_prompts, tokens_of
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
 from sterna.model.profile import PROFILES
 from sterna.model.quantized import QuantizedModel, load_model
-from sterna.model.tokens.tokenizer import TextStream, Tokenizer
 from sterna.sim.bench.runner import Engine, Simulator
 
 if TYPE_CHECKING:
-    from sterna.hw.oldcore.plan.image import CoreImage
-    from sterna.hw.oldcore.timing.cycle_report import CycleReport
+    from sterna.hw.core.core_params import Limits
+    from sterna.hw.core.cycle_report import CycleReport
     from sterna.sim.core.simulate import CoreReport
     from sterna.sim.simulate import SimulationReport
 
@@ -96,7 +95,9 @@ def verilog(
     return 0
 
 
-@unit_options.size_options("rows", "cols", "lanes", "sequences", "trace", "quant_lanes", "style")
+@unit_options.size_options(
+    "rows", "cols", "lanes", "sequences", "trace", "quant_lanes", "post_lanes", "cell_lanes",
+    "style", "compact")
 def simulate(
     model: ModelArgument,
     unit: unit_options.UnitOption,
@@ -105,7 +106,7 @@ def simulate(
         help="Tokens of the text to run, or for the core to write. Default: the unit's own.")
         ] = None,
     prompt: Annotated[list[str] | None, typer.Option(
-        help="core: text to continue; two texts are two interleaved sequences.")] = None,
+        help="core: text to continue; each text given is a sequence of its own.")] = None,
     temperature: Annotated[float, typer.Option(
         help="core: 0 takes the most likely token.")] = 0.0,
     engine: Annotated[Engine, typer.Option(
@@ -132,7 +133,7 @@ def simulate(
     mismatch, and names it.
 
     The core writes text, one sequence for each --prompt. All its intermediate tensors (with
-    --engine cpp, the logits and the final state) and all its cycles are compared.
+    --engine cpp, the logits) and the cycles of its tokens are compared.
 
     Example: sterna simulate tiny --unit core --prompt "The for statement" --tokens 64
     """
@@ -145,7 +146,7 @@ def simulate(
     where = f"does not go with simulate --unit {unit}"
     is_core = spec.stimulus is None
     if is_core:
-        refuse(f"{where}: give --prompt twice for two sequences", sequences="sequences" in sizes)
+        refuse(f"{where}: give a --prompt for each sequence", sequences="sequences" in sizes)
         refuse(f"{where}: cocotb compares every tensor anyway", trace="trace" in sizes)
         refuse(f"{where}: the core writes text: give --prompt", text=text)
     else:
@@ -194,16 +195,11 @@ def _simulate_core(
     model: QuantizedModel, prompts: list[str], tokens: int, temperature: float, engine: Engine,
     netlist: bool, common: dict[str, Any], quiet: bool, as_json: bool,
 ) -> int:
-    """Let a core write text, print it and what was compared; return the exit code.
-
-    With the C++ engine and one prompt the text appears as it is written.
-    """
+    """Let a core write text, print it and what was compared; return the exit code."""
     check_prompts(prompts, model.config.vocab)
     encoded = [model.tokenizer.encode(prompt).tolist() for prompt in prompts]
     spelled = model.config.vocab == model.tokenizer.vocab
-    live = engine is Engine.CPP and len(prompts) == 1 and spelled and not as_json
     with Stages(quiet) as stage:
-        text = _LiveText(prompts[0], model.tokenizer, stage)
         if netlist:
             from sterna.sim.netlist import simulate_core_netlist
             report = simulate_core_netlist(
@@ -211,25 +207,22 @@ def _simulate_core(
         else:
             from sterna.sim.core.simulate import simulate_core
             report = simulate_core(
-                model, encoded, tokens, temperature=temperature, engine=engine,
-                progress=text.stage,
-                on_tokens=text.show if live else lambda sequence, written: None, **common)
-        text.close()
+                model, encoded, tokens, temperature=temperature, engine=engine, progress=stage,
+                **common)
     # Tokens that have no spelling are told by their numbers.
     texts = [model.tokenizer.decode(each) if spelled else " " + " ".join(map(str, each))
              for each in report.generated]
     if as_json:
         print_json({**report.as_dict(), "prompts": prompts, "texts": texts})
     else:
-        for prompt, written in zip(prompts, texts, strict=True) if not live else ():
+        for prompt, written in zip(prompts, texts, strict=False):
             out.print(prompt, end="", style="bold")
             out.print(written)
         _core_table(f"{'netlist of ' if netlist else ''}core in {report.simulator.value} "
                     f"({report.engine.value}), {tokens} tokens, {report.params.rows} x "
                     f"{report.params.cols}, seed {common['seed']}", report).print()
-        if report.cycles_per_token is not None and report.utilisation is not None:
-            out.print(f"{report.cycles_per_token:,.1f} cycles per token, the array is busy in "
-                      f"{report.utilisation:.1%} of them")
+        if report.cycles_per_token is not None:
+            out.print(f"{report.cycles_per_token:,.1f} cycles per token")
     return _end(report, common["work"], as_json)
 
 
@@ -241,47 +234,22 @@ def _core_table(title: str, report: CoreReport) -> Table:
          phase.timing.events, phase.timing.mismatches) for phase in report.phases])
 
 
-class _LiveText:
-    """The text after a prompt, printed as it is written, between the stages of a simulation."""
-
-    def __init__(self, prompt: str, tokenizer: Tokenizer, stage: Stages) -> None:
-        self._prompt, self._stage = prompt, stage
-        self._stream = TextStream(tokenizer)
-        self._is_open = False
-
-    def show(self, sequence: int, written: list[int]) -> None:
-        """Print more of the text."""
-        if not self._is_open:
-            self._stage.end()       # a clock that runs would draw over the text
-            out.print(self._prompt, end="", style="bold")
-            self._is_open = True
-        write(self._stream.add(written))
-
-    def stage(self, label: str) -> None:
-        """Begin a stage, on a line of its own."""
-        self.close()
-        self._stage(label)
-
-    def close(self) -> None:
-        """End the line of the text, if one has begun."""
-        if self._is_open:
-            write(self._stream.end() + "\n")
-            self._is_open = False
-
-
 def report(
     model: Annotated[str | None, typer.Argument(
         metavar="MODEL", help=f"{MODEL_HELP}; or give --config.")] = None,
     config: Annotated[str | None, typer.Option(
-        help="A shape without weights: micro, nano, tiny or small. Its memories are as wide as "
-             "any model of that shape could need.")] = None,
+        help="A shape without weights: micro, nano, tiny or small.")] = None,
     profile: Annotated[str | None, typer.Option(
         help="With --config: numeric profile, S16 (default) or C12.")] = None,
     rows: Annotated[int, typer.Option(help="Rows computed in parallel.")] = 8,
-    cols: Annotated[int, typer.Option(help="Columns per beat.")] = 128,
-    sequences: Annotated[int, typer.Option(help="Interleaved sequences, 1 or 2.")] = 1,
+    cols: Annotated[int, typer.Option(help="Columns per beat.")] = 64,
+    sequences: Annotated[int, typer.Option(
+        help="Sequences that share each weight word, a power of two.")] = 1,
     quant_lanes: Annotated[int, typer.Option(
-        help="Elements quantised per cycle, a multiple of the rows; 0 chooses.")] = 0,
+        help="Activations quantised per cycle, a power of two; 0 chooses.")] = 0,
+    port_bits: Annotated[int, typer.Option(
+        help="Bits of a port through which the core reads its model from a memory, a word a "
+             "cycle; 0 for ROMs.")] = 0,
     clock_mhz: Annotated[float | None, typer.Option(
         help="Also show tokens per second at this clock.")] = None,
     output: Annotated[Path | None, typer.Option(
@@ -291,17 +259,22 @@ def report(
 ) -> int:
     """Count the cycles of a token in gateware.
 
-    Shows where they go and what bounds them, and lists the bits of every memory. Computed by the
-    cycle model, which equals the simulated Verilog; no tool is needed.
+    Shows where they go, what other parameters would reach, and the bits of every memory. Computed
+    by the cycle model, which equals the simulated Verilog; no tool is needed.
 
-    Example: sterna report tiny --rows 8 --cols 128 --clock-mhz 100
+    Example: sterna report tiny --sequences 4 --clock-mhz 100
     """
-    from sterna.hw.oldcore.timing.cycle_report import cycle_report
+    from sterna.hw.core.core_params import CoreParams
+    from sterna.hw.core.cycle_report import check_clock, cycle_report
     check_file(output, suffix=".html")
+    if clock_mhz is not None:
+        check_clock(clock_mhz)
+    limits, shape = _limits(model, config, profile)
+    params = CoreParams(limits, rows, cols, sequences=sequences, quant_lanes=quant_lanes,
+                        port_bits=port_bits)
     with Stages(quiet) as stage:
         stage("run the cycle model", quick=True)
-        image = _image(model, config, profile, rows, cols, sequences, quant_lanes)
-        found = cycle_report(image)
+        found = cycle_report(params, shape)
     name = model or f"{config} (no weights)"
     data = {"model": model, **found.as_dict(clock_mhz)}
     if output is not None:
@@ -317,26 +290,22 @@ def report(
     return 0
 
 
-def _image(
-    model: str | None, config: str | None, profile: str | None, rows: int, cols: int,
-    sequences: int, quant_lanes: int,
-) -> CoreImage:
-    """The packed model, or an empty image of a configuration."""
-    from sterna.hw.oldcore.plan.core_params import CoreParams
-    from sterna.hw.oldcore.plan.image import build_image
-    from sterna.hw.oldcore.timing.cycle_report import shape_image
+def _limits(
+    model: str | None, config: str | None, profile: str | None,
+) -> tuple[Limits, ModelConfig]:
+    """Limits of a model, or of a configuration without weights, and its shape."""
+    from sterna.hw.core.core_params import Limits
+    from sterna.hw.core.cycle_report import shape_limits
     if (model is None) == (config is None):
         raise ValueError("give either a MODEL or --config")
     if config is None:
         if profile is not None:
             raise ValueError("--profile goes with --config: a MODEL has a profile of its own")
         loaded = load_model(str(model))
-        return build_image(loaded, CoreParams(
-            loaded.config, loaded.profile, rows, cols, sequences, quant_lanes))
+        return Limits.of(loaded), loaded.config
     chosen = choose("--profile", "S16" if profile is None else profile, PROFILES)
-    choose("--config", config, NAMED_CONFIGS)
-    return shape_image(CoreParams(
-        ModelConfig.named(config), PROFILES[chosen], rows, cols, sequences, quant_lanes))
+    shape = ModelConfig.named(choose("--config", config, NAMED_CONFIGS))
+    return shape_limits(shape, PROFILES[chosen]), shape
 
 
 def _print_report(name: str, found: CycleReport, clock_mhz: float | None) -> None:

@@ -36,23 +36,23 @@ _OPTIONS: dict[str, Any] = {
     "cols": Annotated[int | None, typer.Option(help="Matrix columns per beat.")],
     "lanes": Annotated[int | None, typer.Option(
         help="Channels per beat; for the norm, activations per cycle, a multiple of --rows.")],
-    "sequences": Annotated[int | None, typer.Option(help="Interleaved sequences.")],
+    "sequences": Annotated[int | None, typer.Option(
+        help="Sequences; in the core a power of two, which share each weight word.")],
     "trace": _flag("--trace", "Add a port for intermediate values."),
+    "clusters": Annotated[int | None, typer.Option(
+        help="Parts of the core's columns with memories of their own; 0 chooses.")],
     "quant_lanes": Annotated[int | None, typer.Option(
-        help="Elements that the core quantises per cycle, a multiple of --rows; 0 chooses.")],
-    "logits": _flag("--logits/--no-logits", "Give the core a port for its logits."),
-    "external_weights": _flag(
-        "--external-weights", "The core takes its weights through a port."),
+        help="Elements that the core quantises per cycle; 0 chooses.")],
+    "post_lanes": Annotated[int | None, typer.Option(
+        help="Results that the core makes per cycle; 0 chooses.")],
+    "cell_lanes": Annotated[int | None, typer.Option(
+        help="Channels of MLGRU and GLU that the core computes per cycle; 0 chooses.")],
+    "port_bits": Annotated[int | None, typer.Option(
+        help="Bits of a port through which the core reads its model from a memory; 0 for ROMs.")],
     "style": Annotated[ArrayStyle | None, typer.Option(help="How the array is built.")],
-    "sampling": _flag(
-        "--sampling/--no-sampling",
-        "Include the parts of the core that sample tokens with a temperature."),
-    "routing_registers": _flag(
-        "--routing-registers",
-        "Add a register to each route between blocks of the core, for large devices."),
     "compact": _flag(
-        "--compact",
-        "Build the core for a small device: one-bit dividers, activations in block RAM."),
+        "--compact", "Build the core for a small device: a bit of a quotient per cycle, and always "
+                     "the most likely token."),
 }
 
 

@@ -19,13 +19,12 @@ from sterna.export.runtime.check import check_exact
 from sterna.export.runtime.generate import generate_tokens
 from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.core_product import CORE
+from sterna.hw.core.cycle_report import cycle_report
 from sterna.hw.core.request import LIMIT_BITS, Request
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.flow.report import cell_counts
-from sterna.hw.oldcore.core_product import CORE
-from sterna.hw.oldcore.plan.image import build_image
-from sterna.hw.oldcore.timing.cycle_report import cycle_report
 from sterna.model.checks import check_whole
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout
@@ -47,7 +46,7 @@ _VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yos
 
 
 def demo(
-    model: str, folder: Path, *, rows: int = 8, cols: int = 128, tokens: int = 300,
+    model: str, folder: Path, *, rows: int = 8, cols: int = 64, tokens: int = 300,
     quick: bool = False, progress: Progress = lambda line: None,
 ) -> DemoResult:
     """Take a quantised model through ONNX, Verilog and simulation, where it writes text.
@@ -84,7 +83,7 @@ def demo(
     else:
         progress("counting the cells of its array with yosys (its first start on a machine takes "
                  "half a minute more)")
-        counts = cell_counts(emitted.verilog_path, f"{CORE.module}__array")
+        counts = cell_counts(emitted.verilog_path, f"{CORE.module}__products")
         result.cells["array"] = counts
         result.add("yosys", f"array: {sum(counts.cells.values()):,} cells, {counts.adders:,} "
                    f"adders, {counts.multipliers} multipliers, {counts.register_bits:,} register "
@@ -94,7 +93,7 @@ def demo(
         _write(loaded, folder, emitted, result, tokens,
                lambda step: progress(f"simulating a long run: {step}"))
     progress("writing the report")
-    result.cycles = cycle_report(build_image(loaded, emitted.params))
+    result.cycles = cycle_report(emitted.params, loaded.config)
     result.errors = rounding_errors(loaded, text.reshape(_ERROR_SEQUENCES, -1))
     result.error_tokens = text.size
     result.report = write_report(folder / "report.html", loaded, result)
@@ -141,7 +140,7 @@ def _write(
     result.text = model.tokenizer.decode(written)
     values, mismatches = _compared(report)
     differs = written != _exported(folder, tokens)
-    result.add("write", f"{tokens} tokens by the simulated core = onnxruntime; logits, state; "
+    result.add("write", f"{tokens} tokens by the simulated core = onnxruntime; logits; "
                f"{report.cycles_per_token:,.0f} cycles a token", values, mismatches + differs,
                report.failure or ("model.onnx writes another text" if differs else None))
 

@@ -8,7 +8,6 @@ from importlib.metadata import version
 from typing import Any
 
 from sterna.hw.board.boards import Board
-from sterna.hw.board.sdram_top import SdramDesign
 from sterna.hw.board.top import TOP_MODULE, BoardDesign
 from sterna.hw.flow.cached_tools import CachedTools, Progress
 from sterna.hw.flow.fit import FitError
@@ -58,7 +57,7 @@ class TimingError(RuntimeError):
 
 
 def build_bitstream(
-    design: BoardDesign | SdramDesign, *, seeds: Sequence[int] = (1,), cache: Cache | None = None,
+    design: BoardDesign, *, seeds: Sequence[int] = (1,), cache: Cache | None = None,
     progress: Progress | None = None,
 ) -> Bitstream:
     """Synthesise, place, route and pack the top module of a board.

@@ -6,7 +6,7 @@ The data is that of amaranth-boards.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +17,6 @@ from amaranth_boards.ulx3s import ULX3S_85F_Platform
 from sterna.hw.board import BoardName
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import FpgaTarget, target_named
-from sterna.hw.oldcore.plan.core_params import COMPACT
 from sterna.hw.units.spec import Sizes
 
 __all__ = ["BOARDS", "Board", "Pin", "constraints_name", "constraints_text"]
@@ -52,11 +51,7 @@ class Board:
     # clock of the core and speed of the serial line unless told otherwise
     clock_hz: int
     baud: int
-    sizes: Sizes
-    # whether there is room for drawing tokens; otherwise the largest logit is taken
-    sampled: bool = True
-    # further parameters of the core that differ from the usual ones
-    core: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Sizes  # of the core, unless told otherwise
     # resource of amaranth-boards that is an SDRAM of 16 bits, and its number; None for no such
     memory: tuple[str, int] | None = None
     fitting: str = "tiny-c12"  # a bundled model that fits, to be named where another one does not
@@ -65,6 +60,11 @@ class Board:
     def is_ecp5(self) -> bool:
         """Whether its FPGA is an ECP5; otherwise it is an iCE40."""
         return self.target.family is Family.ECP5
+
+    @property
+    def sampled(self) -> bool:
+        """Whether its core can draw tokens; otherwise the largest logit is taken."""
+        return not self.sizes.get("compact", False)
 
     @property
     def crystal_hz(self) -> int:
@@ -111,20 +111,16 @@ _ALL = (
         # GPIO 0 of the radio module held high keeps it from resetting the board.
         {"clk": ("clk25", 0, None), "rx": ("uart", 0, "rx"), "tx": ("uart", 0, "tx"),
          "led": ("led", 0, None), "radio_gpio0": ("esp32", 0, "gpio0")},
-        # What place and route reach with the bundled model, and half of what the array could be:
-        # it writes far more than the serial line takes, and is placed in half the time.
+        # What place and route reach with the bundled model.  # MEASURE
         clock_hz=75_000_000, baud=1_000_000, memory=("sdram", 0),
-        sizes=MappingProxyType({
-            "rows": 8, "cols": 64, "quant_lanes": 32, "logits": False, "routing_registers": True})),
+        sizes=MappingProxyType({"rows": 8, "cols": 64})),
     Board(
         BoardName.ICEBREAKER, "1BitSquared iCEBreaker, Lattice iCE40 UP5K", ICEBreakerPlatform,
         target_named("ice40-up5k"),
         {"clk": ("clk12", 0, None), "rx": ("uart", 0, "rx"), "tx": ("uart", 0, "tx"),
          "led": ("led_g", 0, None)},
         clock_hz=12_000_000, baud=115_200,
-        sizes=MappingProxyType({"rows": 1, "cols": 8, "quant_lanes": 1, "logits": False}),
-        sampled=False,
-        core=MappingProxyType({**COMPACT, "sampling": False}),
+        sizes=MappingProxyType({"rows": 1, "cols": 8, "quant_lanes": 1, "compact": True}),
         fitting="micro"),
 )
 

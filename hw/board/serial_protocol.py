@@ -19,7 +19,7 @@ from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.image_reader import ImageStatus
-from sterna.hw.units.sampler import BETA_BITS, SEED_BITS
+from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS
 
 __all__ = ["COUNT_BITS", "QUEUE_BYTES", "Answer", "Order", "SerialProtocol", "check_core",
            "order_bytes"]

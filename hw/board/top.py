@@ -1,49 +1,53 @@
 """The top module of a board: clock, serial line, protocol and core; and its Verilog.
 
-The same text is synthesised and simulated.
+The same text is synthesised and simulated, but for the pads of an SDRAM.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from amaranth.hdl import ClockDomain, Const, Module, ResetInserter
+from amaranth.hdl import ClockDomain, ClockSignal, Const, Module, ResetInserter
 from amaranth.lib import fifo, wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.board.boards import Board, constraints_name, constraints_text
 from sterna.hw.board.clock import BoardClock, board_pll
+from sterna.hw.board.sdram_top import CORE_MODULE, simulated_sdram, with_sdram_pads
 from sterna.hw.board.serial_protocol import QUEUE_BYTES, Order, SerialProtocol, check_core
 from sterna.hw.board.uart import UartParams, UartReceiver, UartTransmitter
+from sterna.hw.core.core import Core
+from sterna.hw.core.core_image import CoreImage, build_image
+from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.cycle_model import MemoryTiming, run_cycles
+from sterna.hw.core.linear_image import pack_image
+from sterna.hw.core.request import Request
 from sterna.hw.emit import cells
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.target import style_for
-from sterna.hw.oldcore.core import MatMulFreeCore
-from sterna.hw.oldcore.core_product import CORE
-from sterna.hw.oldcore.plan.core_params import CoreParams
-from sterna.hw.oldcore.plan.image import build_image
-from sterna.hw.oldcore.timing.cycles import CycleModel
+from sterna.hw.memory.sdram import SdramController, SdramParams
 from sterna.hw.units.spec import Sizes
+from sterna.model.config import ModelConfig
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 
-if TYPE_CHECKING:
-    from sterna.hw.board.sdram_top import SdramDesign
-
 __all__ = [
-    "FRAME_BITS", "TOP_MODULE", "BoardDesign", "BoardParams", "BoardTop", "board_design",
-    "clock_cells", "write_sources"]
+    "TOP_MODULE", "BoardDesign", "BoardParams", "BoardTop", "board_core", "board_design",
+    "write_sources"]
 
 TOP_MODULE = "board_top"
 
 _CLOCK_CELLS = "board_sim.v"
-FRAME_BITS = 10
-"""Bits of a byte on the serial line, with start and stop bit."""
+_FRAME_BITS = 10    # of a byte on the serial line, with start and stop bit
+# Cycles of our controller from a request to its first word, in an open row or not.
+_MEMORY = MemoryTiming(12)
+_MEMORY_PINS = ("command", "bank", "row", "dq_o", "dq_oe", "dq_i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +70,10 @@ class BoardParams:
         return UartParams(self.clock_hz, self.baud)
 
 
-def clock_cells() -> dict[str, str]:
-    """The file of models of the vendors' clock cells, its text by its name."""
-    return {_CLOCK_CELLS: files(cells).joinpath(_CLOCK_CELLS).read_text(encoding="utf-8")}
-
-
 class BoardTop(wiring.Component):
-    """A model on a board, behind a serial line: :mod:`sterna.hw.board.serial_protocol`.
+    """A core on a board, behind a serial line: :mod:`sterna.hw.board.serial_protocol`.
 
-    The ``core`` has one sequence.
+    The core has one sequence. One with a port reads its model from the SDRAM of the board.
 
     Members
     -------
@@ -83,35 +82,49 @@ class BoardTop(wiring.Component):
     rx, tx : ``In(1)``, ``Out(1)``
         The serial line.
     led : ``Out(1)``
-        On while a token is in progress.
+        On while a token of the core is awaited.
     radio_gpio0 : ``Out(1)``, where the board has such a pin
         High.
+    memory_clk : ``Out(1)``, with an SDRAM
+        The clock of all that follows.
+    command, bank, row, dq_o, dq_oe, dq_i, with an SDRAM
+        Of :class:`~sterna.hw.memory.sdram.SdramController`, for its pads.
     """
 
-    def __init__(self, params: BoardParams, core: MatMulFreeCore) -> None:
-        check_core(core.params.config.vocab, core.params.sequences)
-        self.params, self.core = params, core
+    def __init__(self, params: BoardParams, image: CoreImage) -> None:
+        core = image.params
+        check_core(core.limits.vocab, core.sequences)
+        self.params, self.image = params, image
+        self.memory = SdramController(
+            SdramParams(params.clock_hz), core.address_bits) if core.port_bits else None
         ports = {"clk": In(1), "rx": In(1), "tx": Out(1, init=1), "led": Out(1)}
         for port in params.board.places.keys() - ports.keys():
             ports[port] = Out(1)
+        if self.memory is not None:
+            members = self.memory.signature.members
+            ports |= {"memory_clk": Out(1), **{name: members[name] for name in _MEMORY_PINS}}
         super().__init__(ports)
 
     def elaborate(self, platform):
         m = Module()
-        params, core = self.params, self.core
+        params, core = self.params, Core(self.image)
         m.domains.sync = ClockDomain()
         m.submodules.clock = clock = BoardClock(params.board, params.clock_hz)
         m.submodules.receiver = receiver = UartReceiver(params.uart)
         m.submodules.transmitter = transmitter = UartTransmitter(params.uart)
-        control = core.control[0]
         m.submodules.protocol = protocol = SerialProtocol(
-            core.params.config.vocab, sampled=params.board.sampled)
+            core.params.limits.vocab, sampled=not core.params.compact,
+            loads=self.memory is not None)
         # Its output register holds one more than its memory.
         queue = fifo.SyncFIFOBuffered(width=8, depth=QUEUE_BYTES + 1)
         m.submodules.queue = ResetInserter(protocol.stop)(queue)
-        m.submodules.core = core
+        if self.memory is None:
+            m.submodules.core = core
+        else:
+            m.submodules.core = ResetInserter(protocol.loading)(core)
+            self._connect_memory(m, core, protocol)
 
-        stops = receiver.data == Order.STOP
+        stops, prompt = receiver.data == Order.STOP, core.prompts.payload
         m.d.comb += [
             clock.clk.eq(self.clk),
             receiver.rx.eq(self.rx),
@@ -119,22 +132,43 @@ class BoardTop(wiring.Component):
             queue.w_data.eq(receiver.data),
             queue.w_en.eq(receiver.received & ~stops),
             self.tx.eq(transmitter.tx),
+            prompt.limit.eq(1), core.logits.ready.eq(1),
         ]
+        if protocol.sampled:
+            m.d.comb += [prompt.beta.eq(protocol.beta), prompt.seed.eq(protocol.seed)]
         wiring.connect(m, queue.r_stream, protocol.received)
         wiring.connect(m, protocol.sent, transmitter.bytes)
-        wiring.connect(m, protocol.prompts, core.prompts[0])
-        wiring.connect(m, core.tokens[0], protocol.tokens)
-        m.d.comb += [core.go.eq(1), control.limit.eq(1)]
-        if params.board.sampled:
-            m.d.comb += [control.beta.eq(protocol.beta), control.seed.eq(protocol.seed)]
-        if core.params.logits:
-            m.d.comb += core.logits[0].ready.eq(1)
+        _join(m, protocol.prompts, core.prompts)
+        _join(m, core.tokens, protocol.tokens)
 
         for port, pin in params.board.pins.items():
-            value = {"led": core.busy, "radio_gpio0": Const(1)}.get(port)
+            value = {"led": protocol.tokens.ready, "radio_gpio0": Const(1)}.get(port)
             if value is not None:
                 m.d.comb += getattr(self, port).eq(value ^ pin.is_inverted)
         return m
+
+    def _connect_memory(self, m, core, protocol):
+        m.submodules.memory = memory = self.memory
+        _join(m, protocol.writes, memory.writes)
+        # While an image is loaded nothing is asked for, and what was is dropped.
+        _join(m, core.reads, memory.reads, ~protocol.loading)
+        m.d.comb += [
+            core.data.payload.eq(memory.data.payload), core.data.valid.eq(memory.data.valid),
+            memory.data.ready.eq(core.data.ready | protocol.loading),
+            protocol.status.eq(core.status), protocol.idle.eq(memory.idle),
+            self.memory_clk.eq(ClockSignal()),
+        ]
+        for name in _MEMORY_PINS:
+            mine, its = getattr(self, name), getattr(memory, name)
+            m.d.comb += its.eq(mine) if name == "dq_i" else mine.eq(its)
+
+
+def _join(m, source, sink, allowed=1):
+    """Connect two streams by the fields that both have, while that is allowed."""
+    m.d.comb += [sink.valid.eq(source.valid & allowed), source.ready.eq(sink.ready & allowed)]
+    for name in source.payload.shape().members:
+        if name in sink.payload.shape().members:
+            m.d.comb += sink.payload[name].eq(source.payload[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,63 +177,104 @@ class BoardDesign:
 
     params: BoardParams
     core: CoreParams
+    config: ModelConfig
     model_sha256: str
     # ``board_top.v``, with all it has inside, and what its memories contain: texts by file name
     verilog: Mapping[str, str]
+    image: bytes | None = None  # of the model, if that is in the SDRAM
 
     @property
     def simulation_files(self) -> dict[str, str]:
         """Files for a simulator, text by name: the module, its memories, models of the vendor's
-        cells."""
-        return {**clock_cells(), **cells.cell_models(self.verilog[f"{TOP_MODULE}.v"]),
-                **self.verilog}
+        cells. In place of the pads of an SDRAM is ``sdram_model``, which begins with the image."""
+        found = dict(self.verilog)
+        if self.image is not None:
+            found |= simulated_sdram(found, TOP_MODULE, self.params.clock_hz, self.image)
+        clock = files(cells).joinpath(_CLOCK_CELLS).read_text(encoding="utf-8")
+        return {_CLOCK_CELLS: clock, **cells.cell_models(found[f"{TOP_MODULE}.v"]), **found}
 
     @property
     def constraints(self) -> str:
         """Pins and clock, in the words of the router."""
-        return constraints_text(self.params.board)
+        return constraints_text(self.params.board, with_memory=self.image is not None)
 
     @property
-    def cycles_per_token(self) -> float:
-        """Cycles of a token, by the cycle model."""
-        return float(CycleModel(self.core).cycles_per_token(sampled=self.params.board.sampled))
+    def cycles_per_token(self) -> int:
+        """Cycles of a token, by the cycle model; with an SDRAM, refreshes and rows take some
+        more."""
+        one, two = (_cycles(self.core, replace(self.config, layers=layers)) for layers in (1, 2))
+        return one + (self.config.layers - 1) * (two - one)
 
     @property
     def tokens_per_second(self) -> float:
         """Tokens that are written in a second: by the cycle model, or as the line allows."""
-        return min(self.params.clock_hz / self.cycles_per_token, self.params.baud / FRAME_BITS)
+        return min(self.params.clock_hz / self.cycles_per_token, self.params.baud / _FRAME_BITS)
 
     @property
     def summary(self) -> dict[str, Any]:
         """What was chosen, as plain data."""
-        core = self.core
+        core, limits = self.core, asdict(self.core.limits)
+        del limits["profile"]
         return {
             "board": self.params.board.name.value,
-            "model": {"sha256": self.model_sha256, "config": core.config.to_json(),
+            "model": {"sha256": self.model_sha256, "config": self.config.to_json(),
                       "profile": core.profile.name},
+            "limits": limits,
             "core": {"rows": core.rows, "cols": core.cols, "quant_lanes": core.quant_lanes,
-                     "style": core.style.value, **self.params.board.core},
+                     "style": core.style.value, "compact": core.compact},
+            **({} if self.image is None else {"image_bytes": len(self.image)}),
             "clock_hz": self.params.clock_hz, "baud": self.params.baud,
         }
 
 
-def board_design(
-    model: QuantizedModel, params: BoardParams, sizes: Sizes | None = None,
-) -> BoardDesign:
-    """Design the top module for a model.
+@functools.cache
+def _cycles(core: CoreParams, config: ModelConfig) -> int:
+    request = Request((0,), tokens=3, temperature=0.0 if core.compact else 1.0)
+    tokens = run_cycles(core, config, [(0, request)], _MEMORY).tokens[0]
+    return tokens[-1] - tokens[-2]
 
-    ``sizes`` are those of the core, of the core; None
-    for the board's usual. ValueError if the core does not fit the model or the serial line.
+
+def board_core(
+    model: QuantizedModel, board: Board, sizes: Sizes | None = None, *, sdram: bool = False,
+) -> CoreParams:
+    """The core of a board for the limits of a model.
+
+    ``sizes`` are fields of :class:`~sterna.hw.core.core_params.CoreParams`; what is missing is the
+    board's usual. ``sdram`` has the model in the SDRAM. ValueError if the board has none, or the
+    core does not fit the serial line.
     """
-    if sizes is None:
-        sizes = {**params.board.sizes, "style": style_for(params.board.target, "auto")}
-    core = replace(CORE.params_for(model, sizes), **params.board.core)
-    check_core(core.config.vocab, core.sequences)
-    top = BoardTop(params, MatMulFreeCore(build_image(model, core)))
-    return BoardDesign(params, core, model.sha256, verilog_files(top, TOP_MODULE))
+    if sdram and not board.memory:
+        raise ValueError(f"the {board.name} has no SDRAM")
+    chosen = {"style": style_for(board.target), **board.sizes, **(sizes or {})}
+    # A root of one bit a cycle has the shortest path.
+    core = CoreParams(
+        Limits.of(model), **chosen, root_digit_bits=1, port_bits=16 if sdram else 0)
+    check_core(core.limits.vocab, core.sequences)
+    return core
 
 
-def write_sources(design: BoardDesign | SdramDesign, folder: Path) -> None:
+def board_design(
+    model: QuantizedModel, params: BoardParams, sizes: Sizes | None = None, *,
+    sdram: bool = False,
+) -> BoardDesign:
+    """Design the top module for a model, with the core that :func:`board_core` gives.
+
+    ValueError also if the image does not fit the SDRAM.
+    """
+    core = board_core(model, params.board, sizes, sdram=sdram)
+    image = build_image(model, core)
+    top = BoardTop(params, image)
+    if not sdram:
+        return BoardDesign(
+            params, core, model.config, model.sha256, verilog_files(top, TOP_MODULE))
+    packed, room = pack_image(image), 2 * SdramParams(params.clock_hz).words
+    if len(packed) > room:
+        raise ValueError(f"the image has {len(packed):,} bytes, the SDRAM {room:,}")
+    verilog = with_sdram_pads(verilog_files(top, CORE_MODULE), TOP_MODULE)
+    return BoardDesign(params, core, model.config, model.sha256, verilog, packed)
+
+
+def write_sources(design: BoardDesign, folder: Path) -> None:
     """Write the top module, its constraints and models of its cells as a folder."""
     board = design.params.board
     name = constraints_name(board)

@@ -13,22 +13,26 @@ from sterna.hw.parts.pipeline import Pipeline
 
 __all__ = ["read_block_rom", "read_ring"]
 
-_BLOCK_BITS = 1 << 14
+_BLOCK_BITS, _SMALL_BLOCK_BITS = 1 << 14, 1 << 12
 """Of a block, in words of a power of two of bits."""
 
 
 def read_block_rom(
     m: Module, steps: Pipeline, name: str, words: Sequence[int], width: int, depth: int,
-    address: Value,
+    address: Value, *, small: bool = False,
 ) -> Value:
     """Return the word at an address, two steps later: the memory, and its output register.
 
     The memory is cut into parts of as many bits as a block has at this depth: a deeper one would be
-    put together of several blocks, with a multiplexer in front of the register.
+    put together of several blocks, with a multiplexer in front of the register. A ``small`` block
+    has words of two bits at least, and none of parity.
     """
-    part_bits = max(_BLOCK_BITS >> (depth - 1).bit_length(), 1)
-    if part_bits >= 8:      # then a block has a ninth of parity besides
-        part_bits = part_bits // 8 * 9
+    if small:
+        part_bits = max(_SMALL_BLOCK_BITS >> (depth - 1).bit_length(), 2)
+    else:
+        part_bits = max(_BLOCK_BITS >> (depth - 1).bit_length(), 1)
+        if part_bits >= 8:      # then a block has a ninth of parity besides
+            part_bits = part_bits // 8 * 9
     parts = []
     for low in range(0, width, part_bits):
         bits = min(part_bits, width - low)

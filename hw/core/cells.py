@@ -16,7 +16,16 @@ from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.glu import GluUnit
 from sterna.hw.units.mlgru import MlgruLane
 
-__all__ = ["Cells"]
+__all__ = ["Cells", "cell_taps"]
+
+
+def cell_taps(params: CoreParams) -> StructLayout:
+    """What the lanes show: gates, candidate, state and output; ``silu(gate)`` and product."""
+    def lane(layout: StructLayout, *names: str) -> StructLayout:
+        return params.tap_layout(**{name: layout[name].shape for name in names})
+
+    return StructLayout({"mlgru": lane(params.mlgru.state_layout, "f", "g", "c", "h", "o"),
+                         "glu": lane(params.glu.product_layout, "silu", "p")})
 
 
 class Cells(wiring.Component):
@@ -39,13 +48,12 @@ class Cells(wiring.Component):
         There is room for a group of every sequence.
     elements, elements_valid : ``Out``, for each phase
         Channels of the vector that is next.
+    taps : ``Out(cell_taps(params))``, with a trace
     """
 
     def __init__(self, params: CoreParams, sigmoid: list[int]) -> None:
         self.params = params
         self._sigmoid = sigmoid
-        # A group is taken while the next one comes.
-        self.depth = 2 * max(params.batch * params.row_beats, 8)
         super().__init__({
             "results": In(result_layout(params)),
             "results_valid": In(1),
@@ -56,7 +64,7 @@ class Cells(wiring.Component):
             "room": Out(1),
             "elements": Out(element_layout(params)).array(params.phases),
             "elements_valid": Out(1).array(params.phases),
-        })
+        } | ({"taps": Out(cell_taps(params))} if params.trace else {}))
 
     def elaborate(self, platform):
         m = Module()
@@ -92,6 +100,8 @@ class Cells(wiring.Component):
         early = whose.shape()(steps.delay(whose, params.glu.latency, "of_glu"))
         late = whose.shape()(steps.delay(whose, params.mlgru.latency, "of_mlgru"))
         updated = steps.flags(valid & ~is_glu, params.mlgru.latency, "updated")[-1]
+        if params.trace:
+            self._show(m, glu, early, lanes, updated, late)
         for phase in range(params.phases):
             elements = self.elements[phase]
             produced = Signal(name=f"produced{phase}")
@@ -104,6 +114,18 @@ class Cells(wiring.Component):
                 m.d.comb += elements.y[index].eq(Mux(produced, product, output))
         return m
 
+    def _show(self, m, glu, early, lanes, updated, late):
+        mlgru, products = self.taps.mlgru, self.taps.glu
+        for tap, valid, whose in ((mlgru, updated, late), (products, glu.products.valid, early)):
+            m.d.comb += [tap.valid.eq(valid), tap.sequence.eq(sequence_of(
+                self.params, whose.phase, whose.elements.sequence))]
+        m.d.comb += [products.silu.eq(glu.products.payload.silu),
+                     products.p.eq(glu.products.payload.p)]
+        for index, lane in enumerate(lanes):
+            for name, value in (("f", lane.forget), ("g", lane.gate), ("c", lane.candidate),
+                                ("h", lane.h), ("o", lane.o)):
+                m.d.comb += mlgru[name][index].eq(value)
+
     def _gather(self, m, steps):
         """Queue pre-activations; return (whether some leave, their tag, those of the slots, which
         part of their beat), from registers."""
@@ -111,7 +133,8 @@ class Cells(wiring.Component):
         parts = params.post_lanes // params.cell_lanes
         shape = results.z.shape()
         part = Signal(range(max(parts, 2)))
-        out_place = Signal(range(self.depth))
+        depth = params.preact_depth
+        out_place = Signal(range(depth))
         stage = Array(self.stages)[results.tag.phase]
         is_ours = self.results_valid & (
             (results.tag.kind == StageKind.MLGRU) | (results.tag.kind == StageKind.GLU))
@@ -123,9 +146,9 @@ class Cells(wiring.Component):
         places = []
         for slot, enable in enumerate(chosen):
             m.submodules[f"queue{slot}"] = store = memory.Memory(
-                shape=shape, depth=self.depth, init=[], attrs=NEVER_COLLIDES)
+                shape=shape, depth=depth, init=[], attrs=NEVER_COLLIDES)
             write, read = store.write_port(), store.read_port(domain="comb")
-            place = Signal(range(self.depth), name=f"place{slot}")
+            place = Signal(range(depth), name=f"place{slot}")
             places.append(place)
             m.d.comb += [write.addr.eq(place), write.data.eq(results.z), write.en.eq(enable),
                          read.addr.eq(out_place)]
@@ -136,7 +159,7 @@ class Cells(wiring.Component):
         with m.If(is_ours & is_last & (stage.last_slot == 1)):
             m.d.sync += places[1].eq(places[1] + 1)
         m.submodules.tags = store = memory.Memory(
-            shape=params.tag_layout, depth=self.depth, init=[], attrs=NEVER_COLLIDES)
+            shape=params.tag_layout, depth=depth, init=[], attrs=NEVER_COLLIDES)
         write, read = store.write_port(), store.read_port(domain="comb")
         m.d.comb += [write.addr.eq(places[2]), write.data.eq(results.tag),
                      write.en.eq(chosen[2]), read.addr.eq(out_place)]
@@ -148,9 +171,9 @@ class Cells(wiring.Component):
             with m.If(last_part):
                 m.d.sync += out_place.eq(out_place + 1)
         group = params.batch * params.row_beats
-        kept = Signal(range(self.depth + 1))
+        kept = Signal(range(depth + 1))
         m.d.sync += kept.eq(kept + Mux(self.begins, group, 0) - (waiting & last_part))
-        m.d.comb += self.room.eq(kept <= self.depth - group)
+        m.d.comb += self.room.eq(kept <= depth - group)
 
         lane_bits = shape.elem_shape.width * params.cell_lanes
         preacts = [ArrayLayout(shape.elem_shape, params.cell_lanes)(steps.register(

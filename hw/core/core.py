@@ -12,16 +12,17 @@ from sterna.hw.core.cells import Cells
 from sterna.hw.core.core_image import CoreImage
 from sterna.hw.core.core_params import CoreParams, StageKind
 from sterna.hw.core.image_reader import ImageReader, ImageStatus
+from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS
 from sterna.hw.core.norm import Norm
 from sterna.hw.core.post import Post, result_layout
 from sterna.hw.core.products import Products, sequence_of
 from sterna.hw.core.queues import TaskQueue
 from sterna.hw.core.sampler import TokenSampler
+from sterna.hw.core.trace import show_taps, trace_layout
 from sterna.hw.core.vectors import VectorStore, element_layout
-from sterna.hw.parts.arithmetic import saturate
+from sterna.hw.parts.arithmetic import constant_product, saturate
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.units.sampler import BETA_BITS, SEED_BITS
 
 __all__ = ["Core", "logit_layout", "prompt_layout", "token_layout"]
 
@@ -37,7 +38,7 @@ def prompt_layout(params: CoreParams) -> StructLayout:
     ``start``: it begins a sequence, and the random numbers from ``seed`` on, 0 counting as 1.
     ``predict``: compute the logits after it, and generate up to ``limit`` tokens, or up to
     ``stop_token`` with ``stop``. ``beta``: ``log2(e) / T * 2**10`` for temperature T, 0 for
-    greedy.
+    greedy; if the core is compact, every one counts as 0.
     """
     return StructLayout({
         "sequence": range(max(params.sequences, 2)), "token": params.token_bits, "start": 1,
@@ -208,11 +209,13 @@ class Embedder(wiring.Component):
         words = Signal(range(params.chunks * per_chunk + 1))
         word = Signal(range(params.chunks * per_chunk))
         last_word, last_sequence = Signal(), Signal()
-        depth = max(params.limits.vocab * params.vector_words, 2)
+        # The rows of every model are as far apart as those of the widest one.
+        pitch = params.vector_words
+        depth = max(params.limits.vocab * pitch, 2)
         address = Signal(range(depth), reset_less=True)
         # Where the row of the upcoming sequence begins: known two cycles after which one it is.
         token = steps.register(self.token, "token")
-        first = steps.register((token * words)[:len(address)], "first")
+        first = steps.register(constant_product(token, pitch)[:len(address)], "first")
         changes, known = Signal(), Signal()
         m.d.comb += known.eq(~Cat(steps.flags(changes, 2, "changed")[1:]).any())
         m.d.comb += [
@@ -235,8 +238,12 @@ class Embedder(wiring.Component):
         with m.Else():
             m.d.sync += [word.eq(word + 1), address.eq(address + 1)]
         size = params.limits.embedding_bits
-        bits = read_block_rom(m, steps, "table", self.image.embedding,
-                              params.post_lanes * size, depth, address)
+        own = params.groups(self.image.config.d) * params.row_beats
+        words_of = self.image.embedding
+        table = [word for row in range(0, len(words_of), own)
+                 for word in (*words_of[row:row + own], *[0] * (pitch - own))]
+        bits = read_block_rom(m, steps, "table", table, params.post_lanes * size, depth, address,
+                              small=params.compact)
         x = ArrayLayout(signed(size), params.post_lanes)(bits)
         return reading, sequence, word, last_word, x, 2
 
@@ -301,6 +308,8 @@ class Core(wiring.Component):
     prompts : ``In(stream.Signature(prompt_layout(params)))``
     tokens : ``Out(stream.Signature(token_layout(params)))``
     logits : ``Out(stream.Signature(logit_layout(params)))``
+    taps : ``Out(trace_layout(params))``, with a trace
+        Every intermediate vector.
     reads, data, failed, status
         With a port, of :class:`~sterna.hw.core.image_reader.ImageReader`: prompts are taken,
         tokens and logits given while the status is ``RUNNING``. Of the image only its ``params``
@@ -323,6 +332,7 @@ class Core(wiring.Component):
             "prompts": In(stream.Signature(prompt_layout(params))),
             "tokens": Out(stream.Signature(token_layout(params))),
             "logits": Out(stream.Signature(logit_layout(params))),
+            **({"taps": Out(trace_layout(params))} if params.trace else {}),
         } | ({name: self.reader.signature.members[name] for name in (
                 "reads", "data", "failed", "status")}
              if self.reader else {}))
@@ -385,7 +395,7 @@ class Core(wiring.Component):
     def _logits(self, m, predicts):
         """The queue of logits that leave, and room for more."""
         params, results = self.params, self.post.results
-        depth = 16
+        depth = params.logit_depth
         m.submodules.logit_queue = queue = fifo.SyncFIFO(
             width=logit_layout(params).size, depth=depth)
         word = Signal(logit_layout(params))
@@ -521,6 +531,8 @@ class Core(wiring.Component):
             with m.If(ended):
                 m.d.sync += predicts[own].eq(0)
         self._jobs(m, wanted)
+        if params.trace:
+            show_taps(m, self, active, predicts)
         return predicts
 
     def _programs(self, m):

@@ -53,6 +53,14 @@ class Stage:
     state: int
 
     @property
+    def norm(self) -> str:
+        """Name of the norm whose vector is multiplied."""
+        first = self.matrices[0]
+        if self.kind is StageKind.RESIDUAL:
+            return f"{first}_norm"
+        return f"{first if self.kind is StageKind.HEAD else first.rpartition('.')[0]}.norm"
+
+    @property
     def headers(self) -> int:
         """Groups of rows of all matrices."""
         return self.groups * len(self.matrices)

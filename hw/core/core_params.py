@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from amaranth.hdl import signed, unsigned
+from amaranth.hdl import ShapeLike, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
 from sterna.hw.parts.bits import signed_bits
@@ -143,7 +143,11 @@ class CoreParams:
     post_lanes: int = 0  #: results made per cycle; 0 for 4, or fewer in a small array
     cell_lanes: int = 0  #: channels of MLGRU and GLU per cycle; 0 for 2, or fewer
     quant_lanes: int = 0  #: activations made per cycle; 0 for 8, or fewer
-    root_digit_bits: int = 3  #: bits of a root per cycle
+    #: Bits of a root per cycle; 0 for 3 if a single sequence waits for it, otherwise 1.
+    root_digit_bits: int = 0
+    #: For a small device, with blocks of 4 kbit and no LUT RAM: a norm that divides a bit per
+    #: cycle, a table of silu where the formats allow one, short queues, and no drawn tokens.
+    compact: bool = False
     style: ArrayStyle = ArrayStyle.GENERIC  #: what the array is built of; not one with tables
     #: Bits of a word of the memory that the image comes from, through a port; 0 for ROMs.
     port_bits: int = 0
@@ -185,6 +189,7 @@ class CoreParams:
     def _choose(self) -> None:
         """Put the usual sizes in the place of zeros."""
         lanes = min(self.cols & -self.cols, _QUANT_LANES)
+        self._default("root_digit_bits", 1 if self.compact or self.sequences > 1 else 3)
         self._default("quant_lanes", lanes)
         self._default("post_lanes", min(self.rows, self.quant_lanes, _POST_LANES))
         self._default("cell_lanes", min(self.post_lanes, _CELL_LANES))
@@ -293,6 +298,11 @@ class CoreParams:
         return self.groups(self.limits.width) * self.row_beats
 
     @property
+    def logit_words(self) -> int:
+        """Words of ``post_lanes`` logits of a prediction, for the largest vocabulary."""
+        return -(-self.limits.vocab // self.post_lanes)
+
+    @property
     def state_words(self) -> int:
         """Words of ``cell_lanes`` channels of the states of a sequence."""
         return self.limits.layers * self.groups(self.limits.width) * self.rows // self.cell_lanes
@@ -346,6 +356,24 @@ class CoreParams:
                  + limits.vocab * self.row_parts(limits.width) + 2)
         return words.bit_length()
 
+    # Queues ------------------------------------------------------------------------
+
+    @property
+    def logit_depth(self) -> int:
+        """Beats of logits that wait at the port."""
+        return 4 if self.compact else 16
+
+    @property
+    def sum_depth(self) -> int:
+        """Groups of sums that wait: one of every sequence is taken while the next one comes, or
+        waits for its scales."""
+        return max(2 * self.batch, 8 if self.compact else 16)
+
+    @property
+    def preact_depth(self) -> int:
+        """Beats of pre-activations that wait: a group is taken while the next one comes."""
+        return max(2 * self.batch * self.row_beats, 2 if self.compact else 16)
+
     # Widths ------------------------------------------------------------------------
 
     @property
@@ -394,17 +422,26 @@ class CoreParams:
     def norm(self) -> NormParams:
         """Widths of the norm."""
         return NormParams(self.profile, self.quant_lanes, self.quant_lanes, self.widest,
-                          root_digit_bits=self.root_digit_bits)
+                          digit_bits=int(self.compact), root_digit_bits=self.root_digit_bits)
+
+    @property
+    def norm_spacing(self) -> int:
+        """Cycles between the last chunks of two vectors: a root is done when the next begins, and
+        with a divider its quotient too."""
+        norm = self.norm
+        return norm.root.latency + 1 + (norm.quotient_steps if self.compact else 0)
 
     @property
     def mlgru(self) -> MlgruParams:
         """An MLGRU lane."""
-        return MlgruParams(self.profile, 1, self.cell_lanes, self.cell_lanes, stalls=False)
+        return MlgruParams(self.profile, 1, self.cell_lanes, self.cell_lanes,
+                           trace=self.trace, stalls=False)
 
     @property
     def glu(self) -> GluParams:
         """The GLU lanes."""
-        return GluParams(self.profile, self.cell_lanes, stalls=False)
+        return GluParams(self.profile, self.cell_lanes, trace=self.trace, stalls=False,
+                         silu_table=self.compact)
 
     @property
     def requantize(self) -> RequantizeParams:
@@ -414,13 +451,13 @@ class CoreParams:
         return RequantizeParams(
             self.sum_bits, self.profile.scale_bits, self.bias_bits, widest,
             tuple(range(low, high + 1)), self.post_lanes, tuple(narrower), self.tag_layout.size,
-            stalls=False)
+            trace=self.trace, stalls=False)
 
     @property
     def result_bits(self) -> dict[StageKind, int]:
         """Signed bits of the results of each kind of stage. What is added to the residual stream is
         a bit wider than that, where saturating changes no sum
-        (:class:`~sterna.hw.units.residual.ResidualParams`)."""
+        (an update beyond that takes the sum beyond the format whatever is added to)."""
         profile = self.profile
         return {
             StageKind.MLGRU: profile.z.bits, StageKind.GLU: profile.z.bits,
@@ -433,6 +470,10 @@ class CoreParams:
         return 2 + self.mac.row_steps + self.clusters + 1
 
     # Payloads ----------------------------------------------------------------------
+
+    def tap_layout(self, **fields: ShapeLike) -> StructLayout:
+        """A lane of the trace port."""
+        return StructLayout({"valid": 1, "sequence": range(max(self.sequences, 2)), **fields})
 
     @property
     def sum_layout(self) -> ArrayLayout:

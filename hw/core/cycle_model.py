@@ -7,24 +7,29 @@ the same name, one step a cycle; a pipeline is an event so many cycles later.
 
 from __future__ import annotations
 
+import enum
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 from sterna.hw.core.core_image import Stage, program
 from sterna.hw.core.core_params import CoreParams, StageKind
+from sterna.hw.core.logit_weight import LogitWeight
 from sterna.hw.core.request import Request
-from sterna.hw.units.sampler import LogitWeight
 from sterna.model.config import ModelConfig
 
-__all__ = ["CoreCycles", "MemoryTiming", "cycles_per_token", "run_cycles"]
+__all__ = [
+    "STEADY_TOKENS", "CoreCycles", "MemoryTiming", "Use", "cycles_per_token", "run_cycles",
+    "steady_uses"]
+
+STEADY_TOKENS = 4
+"""Tokens of each sequence that :func:`steady_uses` takes."""
 
 _FRONT_STEPS = 3    # of Post
 _ACT_STEPS = 6      # of Norm: from reading a chunk to its activations
 _READ_CYCLES = 4    # of the next stage
-_LOGIT_WORDS = 16   # that wait at the port
 _DECODE_STEPS = 5 + 2   # from a word of the port to its weights in the ring, and known to be there
 
 
@@ -42,15 +47,36 @@ class MemoryTiming:
     requests: int = 8
 
 
+class Use(enum.StrEnum):
+    """What a cycle of the array is: a beat, or what the next beat waits for."""
+
+    BEATS = "beats"
+    """A beat of the array."""
+    NORM = "norm"
+    """Activations: the vector is there, and has yet to be normalised and quantised."""
+    WEIGHTS = "weights"
+    """Weights through the port; everything else is there."""
+    SCALE = "scale"
+    """Sums that wait for their scale, a root and a reciprocal."""
+    POST = "post"
+    """Sums that wait while the post-processor takes others, or the cells do."""
+    PIPELINE = "pipeline"
+    """Sums, results or the maximum of a vector, which go through registers."""
+    TOKEN = "token"
+    """The last logits, the choice of a token, and its embedding."""
+
+
 @dataclass(slots=True)
 class CoreCycles:
     """What happened when, in cycles since the first prompt was offered.
 
     ``tokens``: for each sequence the cycles in which its tokens are given. ``beats``: cycles with a
     beat of the array. ``words``: those that came through the port. ``cycles``: all of them.
+    ``uses``: what each cycle was, and of which stage; of none between two tokens.
     """
 
     tokens: list[list[int]]
+    uses: list[tuple[Stage | None, Use]] = field(default_factory=list)
     beats: int = 0
     words: int = 0
     cycles: int = 0
@@ -146,6 +172,7 @@ class _Model:
             if taken is not None:
                 self._begin(taken)
             self.cycle += 1
+        self.products.decide(0)
         self.result.cycles = self.cycle
         return self.result
 
@@ -161,7 +188,7 @@ class _Model:
                     action(*arguments)
                 self.cycle += 1
         # All that was asked for has come and gone through, so time may begin anew.
-        self.cycle, self.result.words, reader.clock = 0, 0, Fraction(0)
+        self.cycle = self.result.words = reader.clock = 0
 
     # Sequences -------------------------------------------------------------------------
 
@@ -194,6 +221,9 @@ class _Model:
 
     def _step_phase(self, index: int, phase: _Phase) -> bool:
         """Whether a phase asks for its next stage."""
+        if phase.running and phase.complete != self.params.batch and self.sampler.given is None:
+            phase.rested = min(phase.rested + 1, _READ_CYCLES)
+            return phase.waits
         own = self.own(index)
         following = self.program[phase.index]
         all_complete = phase.complete == self.params.batch
@@ -254,8 +284,10 @@ class _Norm:
     def __init__(self, model: _Model) -> None:
         self.model = model
         norm = model.params.norm
-        self.spacing = norm.root.latency + 1
-        self.table = norm.table.latency
+        self.spacing = model.params.norm_spacing
+        # Read before it is there, save from a divider.
+        self.found = norm.reciprocal_steps - (0 if model.params.compact else 3)
+        self.quotient = norm.quotient_steps
         # From the last activations of a vector to its first scale.
         self.root = 2 + _levels(model.params.quant_lanes) + 1 + norm.root.latency
         self.active = self.settled = self.waiting = self.ready = False
@@ -277,7 +309,7 @@ class _Norm:
             self.following = (
                 self.phase, self.sequence, chunks, max(self.spacing - chunks, 0))
             self.waiting = True
-            model.later(self.table - 3, self._found)
+            model.later(self.found, self._found)
             self.sequence += 1
             if self.sequence == batch:
                 self.sequence = 0
@@ -304,7 +336,7 @@ class _Norm:
             if last:
                 root = _ACT_STEPS + self.root
                 model.later(root - 1, self._is_rooted)
-                model.later(root + self.table + 1, model.post.scaled, phase)
+                model.later(root + self.quotient + 1, model.post.scaled, phase)
                 self.reading = False
         self.rest = 0 if last else min(self.rest + 1, self.spacing)
         if taken:
@@ -334,29 +366,36 @@ class _Worker:
 class _Products(_Worker):
     def __init__(self, model: _Model) -> None:
         super().__init__(model)
-        self.depth = 2 * max(model.params.batch, 8)
         self.tile = self.headers = 0
         self.kept = self.sums = 0
         self.act_phase = self.tiles = 0
         self.is_taken = False   # by Post, in this cycle
         self.words = 0          # in the ring
+        self.latency = model.params.array_latency
+        self.uses = [{use: (stage, use) for use in Use} for stage in model.program]
+        self.undecided: list[list[tuple[Stage | None, Use]]] = []   # for each phase
 
     def step(self) -> None:
         model, params = self.model, self.model.params
         stage = model.phases[self.phase].stage
-        ready = self.sequence < self.counts[self.phase] or (
+        has_acts = self.sequence < self.counts[self.phase] or (
             self.sequence == self.counts[self.phase] and self.act_phase == self.phase
             and self.tile < self.tiles)
+        has_word = not model.reader or self.words > 0
         last_tile = self.tile == stage.tiles - 1
+        has_room = self.kept != params.sum_depth or not last_tile
         job_ends = False
-        if model.reader and not self.words:
-            ready = False
-        if self.active and ready and (self.kept != self.depth or not last_tile):
+        if not self.active:
+            self.undecided.append([self._missed(index) for index in range(params.phases)])
+        elif not (has_acts and has_word and has_room):
+            self._note(Use.NORM if not has_acts else Use.WEIGHTS if has_room else model.post.awaits)
+        else:
+            self._note(Use.BEATS)
             model.result.beats += 1
             if last_tile:
                 self.kept += 1
                 # In the cycle itself, before Post looks.
-                model.later(params.array_latency - 1, self._summed)
+                model.later(self.latency - 1, self._summed)
             self.sequence += 1
             if self.sequence == params.batch:
                 self.sequence = 0
@@ -372,9 +411,28 @@ class _Products(_Worker):
             self.active = bool(self.jobs)
             if self.jobs:
                 self.phase = self.jobs.popleft()
+                self.decide(self.phase)
                 self.headers = model.phases[self.phase].stage.headers
         self.kept -= self.is_taken
         self.sums -= self.is_taken
+
+    def _note(self, use: Use) -> None:
+        self.model.result.uses.append(self.uses[self.model.phases[self.phase].index - 1][use])
+
+    def _missed(self, index: int) -> tuple[Stage | None, Use]:
+        """What a phase does while the array has no job."""
+        phase, post = self.model.phases[index], self.model.post
+        uses = self.uses[phase.index - 1]
+        if phase.waits or index in self.jobs:
+            return uses[Use.NORM]
+        if self.sums and (index in post.jobs or (post.active and post.phase == index)):
+            return uses[post.awaits]
+        return uses[Use.PIPELINE] if phase.index else (None, Use.TOKEN)
+
+    def decide(self, phase: int) -> None:
+        """Since the last job it was this phase that the array waited for."""
+        self.model.result.uses += [each[phase] for each in self.undecided]
+        self.undecided.clear()
 
     def _summed(self) -> None:
         self.sums += 1
@@ -394,15 +452,19 @@ class _Post(_Worker):
         self.part = self.slot = self.left = 0
         self.begins = False
         self.logits = 0     # taken and not yet gone
+        self.awaits = Use.PIPELINE  # the use of a cycle of the array that waits for this
 
     def step(self) -> None:
         model, params = self.model, self.model.params
         stage = model.phases[self.phase].stage
         products, cells = model.products, model.cells
         is_head = stage.kind is StageKind.HEAD
-        room = self.logits != _LOGIT_WORDS if is_head else cells.has_room or not self.begins
+        room = self.logits != params.logit_depth if is_head else not self.begins or cells.has_room
         group_ends = products.is_taken = False
-        if (self.active and products.sums and self.sequence < self.counts[self.phase] and room):
+        is_scaled = self.sequence < self.counts[self.phase]
+        self.awaits = (Use.PIPELINE if not products.sums
+                       else Use.POST if is_scaled else Use.SCALE)
+        if self.active and products.sums and is_scaled and room:
             last_part = self.part == params.row_beats - 1
             last_slot = self.slot == len(stage.matrices) - 1
             last = last_part and self.left == 1
@@ -455,7 +517,6 @@ class _Cells:
         self.model = model
         params = model.params
         self.group = params.batch * params.row_beats
-        self.depth = 2 * max(self.group, 8)
         self.parts = params.post_lanes // params.cell_lanes
         self.part = self.kept = 0
         self.waiting: deque[tuple[int, StageKind, bool]] = deque()
@@ -463,7 +524,7 @@ class _Cells:
 
     @property
     def has_room(self) -> bool:
-        return self.kept <= self.depth - self.group
+        return self.kept <= self.model.params.preact_depth - self.group
 
     def step(self) -> None:
         params = self.model.params
@@ -591,7 +652,9 @@ class _Reader:
         self.begun = self.has_head = False
         self.asked: deque[tuple[int, int, bool]] = deque()  # cycle, words, whether of a row
         self.place = 0
-        self.clock = Fraction(0)    # when the memory may give the next word
+        # When the memory may give the next word, in cycles times those that it gives in them.
+        self.clock = 0
+        self.cycles, self.words = memory.rate.denominator, memory.rate.numerator
 
     def step(self) -> None:
         # What is asked for in this cycle may come in the next one.
@@ -667,11 +730,12 @@ class _Reader:
     def _take(self, since: int, words: int, is_row: bool) -> None:
         """A word of the first request, if it is there."""
         model = self.model
-        if model.cycle < since + self.memory.latency or self.clock > model.cycle:
+        now = model.cycle * self.words
+        if model.cycle < since + self.memory.latency or self.clock > now:
             return
         if is_row and not model.embedder.takes():
             return
-        self.clock = max(self.clock, Fraction(model.cycle)) + 1 / self.memory.rate
+        self.clock = max(self.clock, now) + self.cycles
         model.result.words += 1
         self.place += 1
         in_weights = self.place - self.header_words
@@ -743,7 +807,8 @@ def run_cycles(
     A stop token never comes.
     """
     prompts = deque(
-        _Prompt(sequence, request.predicts_after(position), request.tokens, request.beta != 0)
+        _Prompt(sequence, request.predicts_after(position), request.tokens,
+                request.beta != 0 and not params.compact)
         for sequence, request in requests for position in range(len(request.prompt)))
     model = _Model(params, config, memory or MemoryTiming())
     if model.reader:
@@ -751,16 +816,25 @@ def run_cycles(
     return model.run(prompts, sum(request.tokens for _, request in requests))
 
 
+def steady_uses(
+    params: CoreParams, config: ModelConfig, *, sampled: bool = False,
+    memory: MemoryTiming | None = None,
+) -> list[tuple[Stage | None, Use]]:
+    """The cycles of ``STEADY_TOKENS`` tokens of every sequence in the long run: ``uses`` of
+    :class:`CoreCycles` while each of them generates."""
+    temperature = 1.0 if sampled else 0.0
+    asked = [(number, Request((0,), tokens=3 * STEADY_TOKENS, temperature=temperature))
+             for number in range(params.sequences)]
+    found = run_cycles(params, config, asked, memory)
+    # Away from both ends, where not every sequence runs.
+    own = found.tokens[0]
+    return found.uses[own[-2 * STEADY_TOKENS]:own[-STEADY_TOKENS]]
+
+
 def cycles_per_token(
     params: CoreParams, config: ModelConfig, *, sampled: bool = False,
     memory: MemoryTiming | None = None,
 ) -> Fraction:
     """Cycles a token in the long run, all sequences together, each of them generating."""
-    each = 12
-    temperature = 1.0 if sampled else 0.0
-    asked = [(number, Request((0,), tokens=each, temperature=temperature))
-             for number in range(params.sequences)]
-    tokens = run_cycles(params, config, asked, memory).tokens
-    # Away from both ends, where not every sequence runs.
-    rounds = [Fraction(own[-4] - own[-8], 4) for own in tokens]
-    return sum(rounds, start=Fraction(0)) / len(rounds) / params.sequences
+    cycles = steady_uses(params, config, sampled=sampled, memory=memory)
+    return Fraction(len(cycles), STEADY_TOKENS * params.sequences)

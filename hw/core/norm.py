@@ -8,13 +8,13 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.core_params import MAX_SLOTS, CoreParams
-from sterna.hw.core.products import act_layout
+from sterna.hw.core.products import act_layout, sequence_of
 from sterna.hw.parts.arithmetic import round_shift, square_of, square_parts
-from sterna.hw.parts.digit_serial import IntegerRoot
+from sterna.hw.parts.digit_serial import ConstantDivider, IntegerRoot
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.reciprocal_table import ReciprocalTable
 
-__all__ = ["Norm", "scale_layout"]
+__all__ = ["Norm", "norm_taps", "scale_layout"]
 
 _READ_STEPS = 2     # from the address of a chunk to the chunk: memory, its register
 
@@ -26,12 +26,22 @@ def scale_layout(params: CoreParams) -> StructLayout:
         "scale": unsigned(params.profile.scale_bits)})
 
 
+def norm_taps(params: CoreParams) -> StructLayout:
+    """What a norm shows: maximum and reciprocal, sum of squares and root, and the scale ``v``."""
+    norm = params.norm
+    return StructLayout({
+        "maximum": params.tap_layout(m=unsigned(norm.y_bits), r=unsigned(norm.r_bits)),
+        "root": params.tap_layout(s=unsigned(norm.sum_bits), n=unsigned(norm.norm_bits)),
+        "scale": params.tap_layout(v=unsigned(norm.scale_bits))})
+
+
 class Norm(wiring.Component):
     """8-bit activations and scales: ``sterna.model.quantized.integer.norm_quant``.
 
     A job is the vectors of a phase. Three of them are worked on at a time: the reciprocal of one
     maximum is looked up while the vector before is multiplied with its own, and of the one before
-    that the root is taken. One table gives the reciprocals of maxima and roots.
+    that the root is taken. One table gives the reciprocals of maxima and roots; in a compact core
+    a divider for each, which a root waits for.
 
     Members
     -------
@@ -48,13 +58,13 @@ class Norm(wiring.Component):
         Scales of each slot.
     scaled, scaled_phase : ``Out(1)``
         With the next cycle a sequence's scales begin to come, one a cycle.
+    taps : ``Out(norm_taps(params))``, with a trace
     """
 
     def __init__(self, params: CoreParams) -> None:
         self.params = params
         norm = params.norm
-        # Cycles between the last chunks of two vectors: a root is done when the next begins.
-        self.spacing = norm.root.latency + 1
+        self.spacing = params.norm_spacing
         super().__init__({
             "jobs": In(stream.Signature(1)),
             "stages": In(params.stage_layout).array(params.phases),
@@ -71,33 +81,70 @@ class Norm(wiring.Component):
             "scales_valid": Out(1),
             "scaled": Out(1),
             "scaled_phase": Out(1),
-        })
+        } | ({"taps": Out(norm_taps(params))} if params.trace else {}))
 
     def elaborate(self, platform):
         m = Module()
-        norm, profile = self.params.norm, self.params.profile
+        norm = self.params.norm
         steps = Pipeline(m, Const(1))
-        m.submodules.table = table = ReciprocalTable(norm.table)
+        self._rooted_sum = Signal(norm.sum_bits, reset_less=True)
         m.submodules.root = root = IntegerRoot(norm.root)
         maximum = steps.register(self.maximum, "largest")
+        starts = Signal()
+        quotients = self._divide if self.params.compact else self._look_up
+        reciprocal, (v, rooted) = quotients(m, steps, starts, maximum, root)
+        vector = self._stream(m, steps, *self._reciprocals(
+            m, steps, starts, maximum, root.done, *reciprocal))
+        owner = self._sum(m, steps, root, *vector)
+        # With a divider the next root begins after this quotient is there.
+        whose = owner.shape()(steps.delay(
+            owner, 0 if self.params.compact else norm.quotient_steps, "whose"))
+        self._scale(m, steps, rooted, whose, v)
+        self._show(m, "root", root.done, owner, {"n": root.root, "s": self._rooted_sum})
+        self._show(m, "scale", rooted, whose, {"v": v})
+        return m
+
+    def _look_up(self, m, steps, starts, maximum, root):
+        """Return (the reciprocal of the maximum, whether a vector may be read for it, whether it is
+        there), (that of the root, whether it is there)."""
+        norm, profile = self.params.norm, self.params.profile
+        m.submodules.table = table = ReciprocalTable(norm.table)
         m.d.comb += [
-            table.start.eq(root.done),
+            table.start.eq(starts | root.done),
             table.divisor.eq(Mux(root.done, root.root, maximum)),
         ]
         # floor(floor(a * 2^j / d) / 2^j) = floor(a / d)
-        r = (table.quotient >> norm.table.frac_bits - profile.reciprocal_bits)[:norm.r_bits]
+        r = table.quotient >> norm.table.frac_bits - profile.reciprocal_bits
         v = table.quotient >> norm.table.frac_bits - profile.scale_frac - profile.root_frac
-
-        vector = self._stream(m, steps, *self._reciprocals(
-            m, steps, table, maximum, root.done, r))
-        owner = self._sum(m, steps, root, *vector)
-        whose = owner.shape()(steps.delay(owner, norm.table.latency, "whose"))
+        # The vector may be read before its reciprocal is there: it meets that at the multipliers.
+        flags = steps.flags(starts, norm.table.latency, "found")
         rooted = steps.flags(root.done, norm.table.latency, "rooted")[-1]
-        self._scale(m, steps, rooted, whose, v[:norm.scale_bits])
-        return m
+        return ((r[:norm.r_bits], flags[-1 - _READ_STEPS - 1], flags[-1]),
+                (v[:norm.scale_bits], rooted))
 
-    def _reciprocals(self, m, steps, table, maximum, rooted, r):
-        """Look up the reciprocal of the next vector's maximum; return (whether it is there, what
+    def _divide(self, m, steps, starts, maximum, root):
+        """As :meth:`_look_up`, of two dividers in place of the table."""
+        norm = self.params.norm
+        m.submodules.reciprocal = reciprocal = ConstantDivider(norm.reciprocal)
+        m.submodules.scale = scale = ConstantDivider(norm.scale)
+        m.d.comb += [
+            reciprocal.start.eq(starts), reciprocal.divisor.eq(maximum),
+            scale.start.eq(root.done), scale.divisor.eq(root.root),
+        ]
+        return ((reciprocal.quotient, reciprocal.done, reciprocal.done),
+                (scale.quotient, scale.done))
+
+    def _show(self, m, lane, valid, owner, values):
+        """Show what is known of a vector."""
+        params = self.params
+        if params.trace:
+            tap = self.taps[lane]
+            m.d.comb += [tap.valid.eq(valid),
+                         tap.sequence.eq(sequence_of(params, owner.phase, owner.sequence)),
+                         *(tap[name].eq(value) for name, value in values.items())]
+
+    def _reciprocals(self, m, steps, starts, maximum, rooted, r, soon, found):
+        """Ask for the reciprocal of the next vector's maximum; return (whether it is there, what
         says that it is taken, the vector: reciprocal, whether it is all zero, whose it is)."""
         params, norm = self.params, self.params.norm
         active, waiting, ready, taken = Signal(), Signal(), Signal(), Signal()
@@ -105,7 +152,6 @@ class Norm(wiring.Component):
         vector = Signal(StructLayout({
             "r": norm.r_bits, "silent": 1, "phase": 1, "sequence": params.batch_bits,
             "chunks": range(params.chunks + 1), "gap": range(self.spacing + 1)}))
-        starts = Signal()
         ends = Signal()
         m.d.comb += [
             starts.eq(active & settled & ~waiting & ~ready & ~rooted),
@@ -114,7 +160,6 @@ class Norm(wiring.Component):
         ]
         chunks = Array(self.stages)[self.phase].chunks
         with m.If(starts):
-            m.d.comb += table.start.eq(1)
             m.d.sync += [
                 waiting.eq(1), vector.silent.eq(~maximum.any()), vector.chunks.eq(chunks),
                 vector.gap.eq(Mux(chunks < self.spacing, self.spacing - chunks, 0)),
@@ -124,11 +169,13 @@ class Norm(wiring.Component):
             m.d.sync += [active.eq(self.jobs.valid), self.phase.eq(self.jobs.payload)]
         with m.If(ends):
             m.d.sync += active.eq(0)
-        # The vector may be read before its reciprocal is there: it meets that at the multipliers.
-        flags = steps.flags(starts, norm.table.latency, "found")
-        with m.If(flags[-1]):
+        with m.If(found):
             m.d.sync += vector.r.eq(r)
-        soon = flags[-1 - _READ_STEPS - 1]
+        if params.trace:
+            owner = StructLayout({"phase": 1, "sequence": params.batch_bits})(steps.delay(
+                Cat(self.phase, self.sequence), norm.reciprocal_steps, "found_of"))
+            self._show(m, "maximum", found, owner, {
+                "r": r, "m": steps.delay(maximum, norm.reciprocal_steps, "found_maximum")})
         with m.If(soon):
             m.d.sync += waiting.eq(0)
         with m.If(soon | taken):
@@ -222,6 +269,8 @@ class Norm(wiring.Component):
         whose = steps.delay(Cat(acts.phase, acts.sequence), way + 1, "sum_of")
         with m.If(complete):
             m.d.sync += Cat(owner.phase, owner.sequence).eq(whose)
+            if params.trace:
+                m.d.sync += self._rooted_sum.eq(total)
         return owner
 
     def _scale(self, m, steps, rooted, whose, value):

@@ -17,20 +17,28 @@ from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.requantize import Requantize
 
-__all__ = ["Post", "result_layout"]
+__all__ = ["Post", "result_layout", "sum_tap"]
 
 _FRONT_STEPS = 3    # from taking sums to the requantiser: choice of lanes, way, count of -1
 _BIAS_STEPS = 2     # from the address of a bias to the bias
 
 
 def result_layout(params: CoreParams) -> StructLayout:
-    """Results of ``post_lanes`` rows, saturated to each of their formats, and whose they are."""
+    """Results of ``post_lanes`` rows, saturated to each of their formats, and whose they are; with
+    a trace also as they were before."""
     profile, lanes = params.profile, params.post_lanes
     return StructLayout({
         "tag": params.tag_layout,
         "z": ArrayLayout(signed(profile.z.bits), lanes),
         "update": ArrayLayout(signed(profile.x.bits + 1), lanes),
-        "logits": ArrayLayout(signed(profile.logit.bits), lanes)})
+        "logits": ArrayLayout(signed(profile.logit.bits), lanes),
+        **({"full": ArrayLayout(signed(params.requantize.full_bits), lanes)}
+           if params.trace else {})})
+
+
+def sum_tap(params: CoreParams) -> StructLayout:
+    """The dot products of some rows, as the trace shows them."""
+    return params.tap_layout(acc=ArrayLayout(signed(params.sum_bits), params.post_lanes))
 
 
 class Post(wiring.Component):
@@ -60,6 +68,7 @@ class Post(wiring.Component):
     results, results_valid : ``Out``
     coming : ``Out(params.tag_layout)``
         Whose results come ``params.requantize.latency`` cycles later, if any do.
+    tap : ``Out(sum_tap(params))``, with a trace
     """
 
     def __init__(self, image: CoreImage) -> None:
@@ -83,6 +92,7 @@ class Post(wiring.Component):
             "results_valid": Out(1),
             "coming": Out(params.tag_layout),
             "header_used": Out(1),
+            **({"tap": Out(sum_tap(params))} if params.trace else {}),
         } | ({"fill": In(header_fill_layout(params))} if params.port_bits else {}))
 
     def elaborate(self, platform):
@@ -120,11 +130,19 @@ class Post(wiring.Component):
         if numbers.select_bits:
             m.d.comb += accs.shift.eq(steps.delay(shift, _FRONT_STEPS, "shift"))
 
+        if params.trace:
+            m.d.comb += [
+                self.tap.valid.eq(unit.accs.valid), self.tap.acc.eq(accs.acc),
+                self.tap.sequence.eq(sequence_of(
+                    params, self.coming.phase, self.coming.sequence))]
+
         results = unit.results.payload
         m.d.comb += [
             self.results_valid.eq(unit.results.valid),
             Value.cast(self.results.tag).eq(results.tag),
         ]
+        if params.trace:
+            m.d.comb += self.results.full.eq(results.full)
         for lane in range(params.post_lanes):
             for name, kind in (("z", StageKind.MLGRU), ("update", StageKind.RESIDUAL),
                                ("logits", StageKind.HEAD)):
@@ -200,7 +218,8 @@ class Post(wiring.Component):
             return self._read_ring(m, steps, Cat(part[:bits], header))
         return params.header_layout(read_block_rom(
             m, steps, "headers", self.image.headers, params.header_layout.size,
-            params.most_biases * params.row_beats, Cat(part[:bits], header)))
+            params.most_biases * params.row_beats, Cat(part[:bits], header),
+            small=params.compact))
 
     def _read_ring(self, m, steps, address):
         params, fill = self.params, self.fill

@@ -77,7 +77,7 @@ class Cluster(wiring.Component):
         else:
             word = read_block_rom(
                 m, steps, "weights", self._weights, 2 * params.rows * self.cols,
-                params.most_weights, beat.weight)
+                params.most_weights, beat.weight, small=params.compact)
         acts = self._activations(m, steps)
 
         # In a chain a column is added a step after the one before it.
@@ -165,8 +165,6 @@ class Products(wiring.Component):
     def __init__(self, image: CoreImage) -> None:
         self.image = image
         self.params = params = image.params
-        # A group of every sequence is taken while the next one comes, or waits for its scales.
-        self.depth = 2 * max(params.batch, 8)
         super().__init__({
             "jobs": In(stream.Signature(1)),
             "stages": In(params.stage_layout).array(params.phases),
@@ -220,12 +218,12 @@ class Products(wiring.Component):
 
     def _room(self, m):
         """Whether the queue of sums has room for one more, and a signal that keeps it."""
-        kept = Signal(range(self.depth + 1))
+        kept = Signal(range(self.params.sum_depth + 1))
         reserve = Signal()
         gone = Signal()
         m.d.comb += gone.eq(self.sums.valid & self.sums.ready)
         m.d.sync += kept.eq(kept + reserve - gone)
-        return kept != self.depth, reserve
+        return kept != self.params.sum_depth, reserve
 
     def _issue(self, m, beat, ready, room, reserve):
         params = self.params
@@ -313,7 +311,7 @@ class Products(wiring.Component):
 
         # The issuer sees to it that there is room.
         m.submodules.queue = queue = BypassFifo(
-            params.sum_layout, depth=self.depth, may_fill=False)
+            params.sum_layout, depth=params.sum_depth, may_fill=False)
         m.d.comb += [
             queue.incoming.valid.eq(steps.flags(valid & last, 1, "ended")[-1]),
             queue.incoming.payload.eq(sums),

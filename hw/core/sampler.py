@@ -8,11 +8,11 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.core_params import CoreParams, StageKind
+from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS, LogitWeight, WeightParams
 from sterna.hw.core.post import result_layout
 from sterna.hw.core.products import sequence_of
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.units.sampler import BETA_BITS, SEED_BITS, LogitWeight, SamplerParams
 
 __all__ = ["TokenSampler"]
 
@@ -24,9 +24,10 @@ class TokenSampler(wiring.Component):
     """``sterna.model.quantized.sampling.Sampler`` for every sequence of a phase, one by one.
 
     The largest logit is found as the logits come. To draw, the logits are read twice: their
-    weights (:class:`~sterna.hw.units.sampler.LogitWeight`) are summed, ``r = (random * sum) >>
+    weights (:class:`~sterna.hw.core.logit_weight.LogitWeight`) are summed, ``r = (random * sum) >>
     32`` is made, and the weights are taken off r until it is below the next one, that of the
-    token. That takes a number of cycles which does not depend on the logits.
+    token. That takes a number of cycles which does not depend on the logits. A compact core never
+    draws.
 
     Members
     -------
@@ -71,12 +72,11 @@ class TokenSampler(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         params = self.params
-        self._units = SamplerParams(params.profile, params.post_lanes, params.limits.vocab)
+        self._units = WeightParams(params.profile, params.limits.vocab)
         steps = Pipeline(m, Const(1))
         best, complete = self._find_largest(m, steps)
 
         phase, sequence = Signal(), Signal(params.batch_bits)
-        lane = Signal(range(max(params.post_lanes, 2)))
         last = Signal()
         found, chosen = Signal(), Signal(params.token_bits)
         m.d.comb += [
@@ -88,7 +88,22 @@ class TokenSampler(wiring.Component):
             self.token.eq(chosen)]
         with m.If(found):
             m.d.sync += sequence.eq(Mux(last, 0, sequence + 1))
+        if params.compact:
+            m.d.comb += chosen.eq(best.token)
+            with m.If(~found):
+                for index, flag in enumerate(complete):
+                    with m.If(flag):
+                        m.d.sync += [phase.eq(index), flag.eq(0), found.eq(1)]
+            with m.Elif(last):
+                m.d.sync += found.eq(0)
+        else:
+            self._choose_or_draw(m, steps, best, complete, phase, last, found, chosen)
+        return m
 
+    def _choose_or_draw(self, m, steps, best, complete, phase, last, found, chosen):
+        """Give the tokens of a phase that is complete, the largest or drawn ones."""
+        params = self.params
+        lane = Signal(range(max(params.post_lanes, 2)))
         # Draws: the weights of the logits, read word by word.
         beta, largest = Signal(BETA_BITS), Signal.like(best.value)
         reading = Signal()
@@ -161,7 +176,6 @@ class TokenSampler(wiring.Component):
                     m.next = "CHOOSE"
                     with m.If(last):
                         m.next = "IDLE"
-        return m
 
     def _find_largest(self, m, steps):
         """Keep the largest logit of every sequence; return (that of the owner, for each phase
@@ -176,7 +190,8 @@ class TokenSampler(wiring.Component):
             for index in range(0, len(pairs), 2):
                 (left, left_lane), (right, right_lane) = pairs[index:index + 2]
                 is_right = (left - right)[-1]       # so that the left wins a tie
-                lane = Cat(Mux(is_right, right_lane, left_lane)[:way - 2], is_right)
+                lane = is_right if way == 2 else Cat(
+                    Mux(is_right, right_lane, left_lane), is_right)
                 nodes.append((
                     steps.register(Mux(is_right, right, left), f"value{way}_{index}"),
                     steps.register(lane, f"lane{way}_{index}")))
@@ -202,7 +217,14 @@ class TokenSampler(wiring.Component):
             with m.If(ends & (tag.phase == phase)):
                 m.d.sync += flag.eq(1)
 
-        word_bits = (self._units.words - 1).bit_length()
+        if not params.compact:
+            self._keep_logits(m, is_head)
+        return read.data, complete
+
+    def _keep_logits(self, m, is_head):
+        """The logits of every sequence, for draws."""
+        params, results = self.params, self.results
+        word_bits = (params.logit_words - 1).bit_length()
         shape = ArrayLayout(signed(params.profile.logit.bits), params.post_lanes)
         m.submodules.logits = self._logits = store = memory.Memory(
             shape=shape, depth=max(params.sequences << word_bits, 2), init=[],
@@ -213,9 +235,8 @@ class TokenSampler(wiring.Component):
                 params, results.tag.phase, results.tag.sequence))),
             write.data.eq(results.logits),
             # Beyond the vocabulary there may be further words, which are not read.
-            write.en.eq(is_head & (results.tag.beat < self._units.words)),
+            write.en.eq(is_head & (results.tag.beat < params.logit_words)),
         ]
-        return read.data, complete
 
     def _weigh(self, m, steps, reading, phase, largest, beta):
         """Read the logits of the owner; return (weights of a word, their sum, whether there are
@@ -224,14 +245,14 @@ class TokenSampler(wiring.Component):
         lanes = params.post_lanes
         bits = (lanes - 1).bit_length()
         outputs = Array(self.stages)[phase].outputs
-        word = Signal(range(units.depth))
+        word = Signal(range(max(params.logit_words, 2)))
         last_word = Signal()
         m.d.comb += last_word.eq(word == (outputs - 1)[bits:])
         with m.If(reading):
             m.d.sync += word.eq(word + 1)
             with m.If(last_word):
                 m.d.sync += [word.eq(0), reading.eq(0)]
-        word_bits = (units.words - 1).bit_length()
+        word_bits = (params.logit_words - 1).bit_length()
         read = self._logits.read_port()
         m.d.comb += [read.addr.eq(Cat(word[:word_bits], self.owner[:(
             params.sequences - 1).bit_length()])), read.en.eq(1)]

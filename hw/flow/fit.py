@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.core_product import CORE
 from sterna.hw.flow.synth_report import Usage
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource
-from sterna.hw.oldcore.core_product import CORE
-from sterna.hw.oldcore.plan.core_params import CoreParams, program
-from sterna.hw.oldcore.plan.core_units import CoreUnits
 from sterna.hw.units.spec import Sizes, UnitSpec
 from sterna.model.profile import C12, S16
 from sterna.model.quantized import QuantizedModel
@@ -38,30 +37,35 @@ def block_rams(depth: int, width: int, family: Family) -> int:
 
 def part_rams(params: CoreParams, family: Family) -> dict[str, int]:
     """Block RAMs of the memories of each part whose size depends on the core's sizes."""
-    units, profile, rows = CoreUnits(params), params.profile, params.rows
-    headers = sum(stage.headers for stage in program(params))
-    count_bits = params.widest.bit_length()
-    bias_bits = max(profile.bias_bits(name) for name in params.config.projections())
+    limits, profile, tiles = params.limits, params.profile, (params.tiles - 1).bit_length()
+    post, bits = params.post_lanes, profile.logit.bits
+    columns = params.cols // params.clusters
 
     def rams(depth: int, width: int) -> int:
-        return block_rams(depth, width, family)
+        return block_rams(max(depth, 2), width, family)
 
+    def deep(words: int) -> int:
+        return 1 << (words - 1).bit_length()
+
+    rings = params.ring if params.port_bits else 0
+    logits = 0 if params.compact else rams(
+        params.sequences * deep(-(-limits.vocab // post)), post * bits)
     return {
-        "weights": (0 if params.external_weights
-                    else rams(params.mac_cycles, params.weight_bits)),
-        "mlgru": rams(units.mlgru.memory_words, rows * profile.h.bits),
-        "norm": params.sequences * units.norm.banks * rams(
-            units.norm.depth, rows * units.norm.y_bits),
-        **({"activations": rams(max(params.tiles * params.sequences, 2),
-                                params.cols * profile.act_bits)}
-           if params.block_activations else {}),
-        "embedding": rams(units.embedding.depth, rows * profile.x.bits),
-        "residual": params.sequences * rams(units.residual.memory_words, rows * profile.x.bits),
-        "sampler": params.sequences * (
-            rams(units.sampler.depth, rows * profile.logit.bits)
-            + rams(units.sampler.depth, units.sampler.total_bits)),
-        "issuer": rams(headers, rows * count_bits),
-        "post": rams(headers, rows * bias_bits),
+        "weights": params.clusters * rams(
+            rings or params.most_weights, 2 * params.rows * columns),
+        "headers": rams((rings or params.most_biases) * params.row_beats,
+                        params.header_layout.size),
+        "embedding": 0 if params.port_bits else rams(
+            limits.vocab * params.vector_words, post * limits.embedding_bits),
+        "states": rams(params.state_words * params.sequences,
+                       params.cell_lanes * profile.h.bits),
+        "residual": params.phases * rams(
+            params.batch * deep(params.vector_words), post * profile.x.bits),
+        "vectors": params.phases * rams(
+            params.batch * deep(params.chunks), params.quant_lanes * params.norm.y_bits),
+        "activations": params.clusters * rams(
+            params.sequences << tiles, columns * profile.act_bits),
+        "logits": logits,
     }
 
 
@@ -99,7 +103,7 @@ def _logic(lut: int, dsp: int) -> Mapping[Resource, int]:
 
 
 _COMPACT = MappingProxyType({
-    "rows": 1, "cols": 8, "quant_lanes": 1, "logits": False, "sampling": False, "compact": True})
+    "rows": 1, "cols": 8, "quant_lanes": 1, "compact": True})
 _USUAL = _Tried({}, {})         # on iCE40 its memories alone are too many
 _USUAL_ECP5 = _Tried({}, {C12.name: _logic(23902, 123), S16.name: _logic(27582, 155)})
 # Counted by `sterna synth` of micro (C12), and of a random model of its shape in S16.
@@ -169,8 +173,8 @@ def _larger_with_room(model: QuantizedModel, target: FpgaTarget) -> str | None:
 def options_text(sizes: Sizes) -> str:
     """Sizes as the options of the command line that choose them.
 
-    >>> options_text({"rows": 1, "quant_lanes": 1, "logits": False, "compact": True})
-    '--rows 1 --quant-lanes 1 --no-logits --compact'
+    >>> options_text({"rows": 1, "quant_lanes": 1, "trace": False, "compact": True})
+    '--rows 1 --quant-lanes 1 --no-trace --compact'
     """
     words = []
     for name, value in sizes.items():
@@ -207,7 +211,7 @@ def _of_part(spec: UnitSpec, core: Sizes) -> Sizes:
 _FULL = {Resource.LUT: 0.95, Resource.FF: 0.95}
 """Fraction of a resource that can be placed in practice; all of it elsewhere."""
 
-_MODEL_PARTS = ("weights", "embedding", "issuer", "post")
+_MODEL_PARTS = ("weights", "embedding", "headers")
 """Blocks with what the model is: in block RAM whatever else there is."""
 
 _SURE = 1.05
@@ -244,16 +248,10 @@ def check_memories(
         return
     found = Usage(Resource.BLOCK_RAM, needed, available, "estimate")
     said = _larger([found], target) if advice is None else []
-    rest = replace(found, needed=needed - rams["weights"])
-    if not params.external_weights:
+    if not params.port_bits:
         said.append(f"the weights alone take {rams['weights']:,}")
-        if advice is not None:
-            said += advice
-        elif rest.needed <= available:
-            said.append(f"with --external-weights {rest.needed:,} remain")
-        else:
-            said += [f"with --external-weights {rest.needed:,} remain and {text}"
-                     for text in _larger([rest], target)]
+        said += advice if advice is not None else [
+            "with --port-bits the model comes from a memory beside the device"]
     raise FitError(_message(spec.name, target, [found], "estimated before synthesis", said))
 
 

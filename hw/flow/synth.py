@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sterna.hw.catalog import unit_named
+from sterna.hw.core.core_product import CORE
+from sterna.hw.core.cycle_model import cycles_per_token
 from sterna.hw.emit.documents import Port
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.emit.tools import files_of
@@ -20,8 +22,6 @@ from sterna.hw.flow.synth_report import BlockArea, SynthReport
 from sterna.hw.flow.target import FpgaTarget, Resource, style_for, target_named
 from sterna.hw.layers.layer_unit import LayerUnitParams
 from sterna.hw.layers.matrix_unit import MatrixUnitParams
-from sterna.hw.oldcore.core_product import CORE
-from sterna.hw.oldcore.timing.cycles import CycleModel
 from sterna.hw.units.mac.mac_product import MAC
 from sterna.hw.units.spec import Sizes, UnitSpec
 from sterna.model.cache import Cache, user_cache
@@ -147,7 +147,8 @@ def synth(
         unit, spec.chosen(params), module, target, _versions(target), mapped.synthesis,
         usage, blocks, mapped.passes,
         macs_per_cycle=params.rows * params.cols if spec in (MAC, CORE) else None,
-        cycles_per_token=CycleModel(params).cycles_per_token() if spec is CORE else None,
+        cycles_per_token=(
+            float(cycles_per_token(params, model.config)) if spec is CORE else None),
         chosen=None if usual is None else usual.reason)
     try:
         check_fit(spec, target, usage)

@@ -135,10 +135,10 @@ class SynthReport:
 
     @property
     def array_lut_per_mac(self) -> float | None:
-        """The same of the array inside a core, by Yosys' count; None for other units."""
-        if self.macs_per_cycle is None or "array" not in self.parts:
+        """The same of a core's array, by Yosys' count; None for other units."""
+        if self.macs_per_cycle is None or "products" not in self.parts:
             return None
-        return self.parts["array"].lut / self.macs_per_cycle
+        return self.parts["products"].lut / self.macs_per_cycle
 
     @property
     def best(self) -> SeedRun | None:

@@ -47,7 +47,7 @@ class UnitSpec:
     tokens: int  #: tokens of text that a simulation runs unless told otherwise
     #: makes the words for the test of its folder from a model and the unit, which is not
     #: written yet; None for short phases of the stimulus
-    vectors: Callable[[QuantizedModel, EmittedUnit], Vectors] | None = None
+    vectors: Callable[[QuantizedModel, EmittedUnit], Vectors | None] | None = None
 
     @property
     def sizes(self) -> dict[str, Any]:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-from amaranth.lib.data import StructLayout
 
-from sterna.hw.core.core_params import StageKind
+from sterna.hw.core.core_image import Stage, program
+from sterna.hw.core.core_params import CoreParams, StageKind
+from sterna.hw.core.cycle_model import run_cycles
+from sterna.hw.core.trace import lanes_of
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts, read_field
-from sterna.hw.oldcore.plan.core_params import CoreParams, Stage, program
-from sterna.hw.oldcore.timing.cycles import CycleModel, TokenTimes
 from sterna.hw.testbench.job import PhaseResult, SimulationError
 from sterna.hw.testbench.scoreboard import Checks
+from sterna.model.config import ModelConfig
+from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import compare
-from sterna.sim.core.reference import Answer, compare_logits, compare_tokens
-from sterna.sim.core.stimulus import CorePhase, SequenceAnswer, lanes_of
+from sterna.sim.core.reference import compare_logits, compare_tokens
+from sterna.sim.core.stimulus import CorePhase, SequenceAnswer
 
-__all__ = [
-    "CorePhaseReport", "CoreScoreboard", "CyclesCheck", "TraceReader", "check_stages",
-    "check_tokens"]
+__all__ = ["CorePhaseReport", "CoreScoreboard", "CyclesCheck", "TraceReader", "check_tokens"]
 
 
 class TraceReader:
@@ -31,11 +31,12 @@ class TraceReader:
     """
 
     def __init__(
-        self, params: CoreParams, layout: StructLayout, words: Mapping[str, Sequence[int]],
+        self, params: CoreParams, config: ModelConfig, words: Mapping[str, Sequence[int]],
         sequence: int,
     ) -> None:
-        self._params, self._words, self._x = params, words, f"x{sequence}"
-        self._fields = {lane.name: lane.fields for lane in lanes_of(layout)}
+        self._params, self._config, self._words = params, config, words
+        self._x = f"x{sequence // params.batch}"
+        self._fields = {lane.name: lane.fields for lane in lanes_of(params)}
         self._read = dict.fromkeys(self._fields, 0)
 
     def tensors(self, predict: Sequence[bool]) -> Iterator[tuple[int, str, np.ndarray]]:
@@ -43,15 +44,14 @@ class TraceReader:
 
         ``predict`` says of each token whether the head ran.
         """
-        params = self._params
+        stages = program(self._config, self._params)
         for token, head in enumerate(predict):
-            x = self._take(self._x, params.words(params.config.d), "x")["x"]
-            yield token, "embedding.x", x.reshape(-1)[:params.config.d]
-            for stage in program(params)[:None if head else -1]:
+            yield token, "embedding.x", self._x_of(stages[0].chunks)[:self._config.d]
+            for stage in stages[:None if head else -1]:
                 for tensor, values in self._stage(stage):
                     yield token, tensor, values
-        for name in ("q", "norm", "a", "acc", "z", "mlgru", "glu", self._x):
-            left = len(self._words[name]) - self._read[name]
+        for name, read in self._read.items():
+            left = len(self._words[name]) - read
             if left:
                 raise SimulationError(f"lane {name} of the trace showed {left} words too many")
 
@@ -66,39 +66,55 @@ class TraceReader:
         self._read[lane] = first + count
         return {name: read_field(words, self._fields[lane][name]) for name in fields}
 
-    def _stage(self, stage: Stage) -> Iterator[tuple[str, np.ndarray]]:
+    def _x_of(self, chunks: int) -> np.ndarray:
+        """The next vector of the residual stream."""
         params = self._params
-        chunks = -(-params.words(stage.columns) * params.rows // params.quant_lanes)
-        q = self._take("q", chunks, "q")["q"]
-        yield f"{stage.norm}.q", q.reshape(-1)[:stage.columns]
-        for part, value in self._take("norm", 1, "m", "r", "s", "n", "v").items():
-            yield f"{stage.norm}.{part}", value.reshape(-1)
-        scales = self._take("a", 3, "a")["a"]
-        sums = self._take("acc", stage.headers, "acc")["acc"]
-        results = self._take("z", stage.headers, "value", "full")
-        for slot, name in enumerate(stage.projections):
+        words = chunks * params.quant_lanes // params.post_lanes
+        return self._take(self._x, words, "y")["y"].reshape(-1)
+
+    def _stage(self, stage: Stage) -> Iterator[tuple[str, np.ndarray]]:
+        params, config = self._params, self._config
+        columns = config.projections()[stage.matrices[0]][1]
+        yield f"{stage.norm}.q", self._take("q", stage.chunks, "q")["q"].reshape(-1)[:columns]
+        for lane, parts in (("maximum", ("m", "r")), ("root", ("s", "n")), ("scale", ("v",))):
+            values = self._take(lane, 1, *parts)
+            for part, value in values.items():
+                if part != "r" or values["m"].any():
+                    yield f"{stage.norm}.{part}", value.reshape(-1)
+        scales = self._take("a", 3, "scale")["scale"]
+        count = stage.headers * params.row_beats
+        sums = self._take("acc", count, "acc")["acc"]
+        results = self._take("z", count, "z", "logits", "full")
+        of_kind = {StageKind.RESIDUAL: "full", StageKind.HEAD: "logits"}.get(stage.kind, "z")
+        for slot, name in enumerate(stage.matrices):
+            def own(
+                values: np.ndarray, slot: int = slot, slots: int = len(stage.matrices),
+            ) -> np.ndarray:
+                grouped = values.reshape(stage.groups, slots, params.rows)
+                return grouped[:, slot].reshape(-1)[:stage.rows]
+
             yield f"{name}.a", scales[slot]
-            yield f"{name}.acc", sums[slot::stage.slots].reshape(-1)[:stage.rows]
-            kind = "full" if stage.kind is StageKind.RESIDUAL else "value"
-            yield f"{name}.z", results[kind][slot::stage.slots].reshape(-1)[:stage.rows]
-        at = stage.projections[0].rpartition(".")[0]
+            yield f"{name}.acc", own(sums)
+            yield f"{name}.z", own(results[of_kind])
+        at = stage.matrices[0].rpartition(".")[0]
         if stage.kind is StageKind.MLGRU:
             names = {"f": "f.sigmoid", "g": "g.sigmoid", "c": "c.silu", "h": "h", "o": "o"}
-            yield from self._vectors("mlgru", at, names, stage.rows)
+            yield from self._vectors("mlgru", at, names, stage)
         elif stage.kind is StageKind.GLU:
-            names = {"silu": "gate.silu", "p": "p"}
-            yield from self._vectors("glu", at, names, stage.rows)
+            yield from self._vectors("glu", at, {"silu": "gate.silu", "p": "p"}, stage)
         elif stage.kind is StageKind.RESIDUAL:
-            yield from self._vectors(self._x, at, {"x": "x"}, stage.rows)
+            yield f"{at}.x", self._x_of(
+                stage.groups * params.rows // params.quant_lanes)[:stage.rows]
         else:
-            yield "logits", results["value"].reshape(-1)[:stage.rows]
+            yield "logits", results["logits"].reshape(-1)[:stage.rows]
 
     def _vectors(
-        self, lane: str, at: str, names: dict[str, str], channels: int,
+        self, lane: str, at: str, names: dict[str, str], stage: Stage,
     ) -> Iterator[tuple[str, np.ndarray]]:
-        words = self._take(lane, self._params.words(channels), *names)
-        for field, name in names.items():
-            yield f"{at}.{name}", words[field].reshape(-1)[:channels]
+        count = stage.groups * self._params.rows // self._params.cell_lanes
+        words = self._take(lane, count, *names)
+        for part, name in names.items():
+            yield f"{at}.{name}", words[part].reshape(-1)[:stage.rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,59 +132,17 @@ class CyclesCheck:
 
 
 def check_tokens(
-    params: CoreParams, times: Sequence[TokenTimes], taken_at: Sequence[Sequence[int]],
+    predicted: Sequence[Sequence[int]], seen: Sequence[Sequence[int]],
 ) -> CyclesCheck:
-    """Compare the cycles in which generated tokens came out, a list for each sequence.
-
-    A token is offered in the cycle after it was chosen.
-    """
+    """Compare the cycles in which the tokens of each sequence came out."""
     pairs = []
-    for sequence in range(params.sequences):
-        seen = list(taken_at[sequence])
-        done = [token.done + 1 for token in times
-                if token.sequence == sequence and token.generates]
-        pairs += [(f"token {index} of sequence {sequence}", predicted, simulated)
-                  for index, (predicted, simulated) in enumerate(zip(done, seen, strict=False))]
-        if len(done) != len(seen):
-            pairs.append((f"number of tokens of sequence {sequence}", len(done), len(seen)))
-    return _check(pairs)
-
-
-def check_stages(
-    params: CoreParams, times: Sequence[TokenTimes], beats: Sequence[int],
-    results: Sequence[int],
-) -> CyclesCheck:
-    """Compare first and last beat of every stage, first and last word of its results, the counts.
-
-    ``beats`` and ``results`` are the cycles in which the array took beats, and the post-processor
-    gave words of results.
-    """
-    stages = program(params)
-    in_order = sorted((stage for token in times for stage in token.stages),
-                      key=lambda stage: stage.service)
-    pairs = []
-    beat = header = 0
-    for times_of_stage in in_order:
-        stage = stages[times_of_stage.index]
-        first, beat = beat, beat + stage.beats
-        first_result, header = header, header + stage.headers
-        if beat > len(beats) or header > len(results):
-            continue    # the counts below say that some are missing
-        name = f"of stage {stage.projections[0]}"
-        pairs += [
-            (f"first beat {name}", times_of_stage.first_beat, beats[first]),
-            (f"last beat {name}", times_of_stage.last_beat, beats[beat - 1]),
-            (f"first result {name}", times_of_stage.first_result, results[first_result]),
-            (f"last result {name}", times_of_stage.last_result, results[header - 1])]
-    for what, predicted, seen in (("beats", beat, beats), ("words of results", header, results)):
-        if predicted != len(seen):
-            pairs.append((f"number of {what}", predicted, len(seen)))
-    return _check(pairs)
-
-
-def _check(pairs: Sequence[tuple[str, int, int]]) -> CyclesCheck:
-    wrong = [f"{what}: the cycle model says {predicted}, simulated {simulated}"
-             for what, predicted, simulated in pairs if predicted != simulated]
+    for sequence, (done, taken) in enumerate(zip(predicted, seen, strict=True)):
+        pairs += [(f"token {index} of sequence {sequence}", *each)
+                  for index, each in enumerate(zip(done, taken, strict=False))]
+        if len(done) != len(taken):
+            pairs.append((f"number of tokens of sequence {sequence}", len(done), len(taken)))
+    wrong = [f"{what}: the cycle model says {expected}, simulated {simulated}"
+             for what, expected, simulated in pairs if expected != simulated]
     return CyclesCheck(len(pairs), len(wrong), wrong[0] if wrong else None)
 
 
@@ -177,86 +151,103 @@ class CorePhaseReport:
     """How a phase came out."""
 
     name: str
-    generated: list[list[int]]  # tokens of each sequence
     checks: Checks  # every tensor, the logits and the tokens against both oracles
     cycles: int  # clock cycles in all
-    # Against the cycle model where that can be: without pauses, and with two sequences after a
-    # reset.
-    timing: CyclesCheck
-    token_cycles: list[list[int]]  # in which the tokens of each sequence came out
+    timing: CyclesCheck  # against the cycle model, where it knows them
+    generated: list[list[int]] = field(default_factory=list)  # tokens of each sequence
+    # in which the tokens of each sequence came out
+    token_cycles: list[list[int]] = field(default_factory=list)
 
 
 class CoreScoreboard:
     """Compares all that an emitted core gave in a phase with the answers of both oracles."""
 
-    def __init__(self, emitted: EmittedUnit, layout: StructLayout | None) -> None:
+    def __init__(self, model: QuantizedModel, emitted: EmittedUnit) -> None:
+        self._config = model.config
         self._params: CoreParams = emitted.params
-        self._ports = UnitPorts.of(emitted.manifest)
-        self._layout = layout
+        self._fields = UnitPorts.of(emitted.manifest).fields
 
     def check(
-        self, phase: CorePhase, answers: Sequence[SequenceAnswer | None], result: PhaseResult,
+        self, phase: CorePhase, answers: Sequence[SequenceAnswer], result: PhaseResult,
     ) -> CorePhaseReport:
         """Compare everything that came out of a phase."""
         checks = Checks()
-        generated: list[list[int]] = []
-        for sequence, expected in enumerate(answers):
-            generated.append([])
-            if expected is None:
-                continue
-            words = result.outputs[f"tokens__{sequence}"]
-            fields = self._ports.fields[f"tokens__{sequence}"]
-            generated[-1] = read_field(words, fields["token"])[:, 0].tolist()
+        sequences = range(self._params.sequences)
+        tokens, cycles = self._tokens(result)
+        logits = self._logits(result)
+        for sequence in sequences:
+            own = [each for each in answers if each.sequence == sequence]
             # In the order of computation: the first difference is then the cause.
-            checks = sum(self._check_trace(sequence, expected, result), checks)
-            if self._params.logits:
-                checks += self._check_logits(sequence, expected.answer, result)
-            checks += Checks(compare_tokens(expected.answer, generated[-1]))
+            checks = sum(self._check_trace(sequence, own, result), checks)
+            left, left_logits = tokens[sequence], logits[sequence]
+            for index, each in enumerate(own):
+                # The last one gets what there is too much.
+                count, vectors = (
+                    (len(each.answer.generated), len(each.answer.logits))
+                    if index + 1 < len(own) else (len(left), len(left_logits)))
+                checks += Checks(compare_logits(each.answer, left_logits[:vectors]))
+                checks += Checks(compare_tokens(each.answer, left[:count]))
+                left, left_logits = left[count:], left_logits[vectors:]
         timing = CyclesCheck()
-        # With two sequences the norm remembers, without a reset, whom it served last.
-        if (phase.reset or len(answers) == 1) and not phase.random_pauses and not phase.pauses:
-            timing = self._check_cycles(answers, result)
-        return CorePhaseReport(
-            phase.name, generated, checks, result.cycles, timing, self._token_cycles(result))
+        if phase.is_timed:
+            timing = check_tokens(self._predicted(answers), cycles)
+        return CorePhaseReport(phase.name, checks, result.cycles, timing, tokens, cycles)
 
-    def _token_cycles(self, result: PhaseResult) -> list[list[int]]:
-        return [result.taken_at.get(f"tokens__{sequence}", [])
-                for sequence in range(self._params.sequences)]
+    def _predicted(self, answers: Sequence[SequenceAnswer]) -> list[list[int]]:
+        return run_cycles(self._params, self._config, [
+            (each.sequence, piece) for each in answers for piece in each.answer.as_ran()]).tokens
 
-    def _check_logits(self, sequence: int, answer: Answer, result: PhaseResult) -> Checks:
-        stream = f"logits__{sequence}"
-        values = read_field(result.outputs[stream], self._ports.fields[stream]["logits"])
-        vectors = values.reshape(-1, self._params.vocab_words * self._params.rows)
-        return Checks(compare_logits(answer, vectors[:, :self._params.config.vocab]))
+    def _tokens(self, result: PhaseResult) -> tuple[list[list[int]], list[list[int]]]:
+        """Tokens of each sequence, and the cycles in which they came out."""
+        words, fields = result.outputs["tokens"], self._fields["tokens"]
+        owners = read_field(words, fields["sequence"]).reshape(-1)
+        tokens = read_field(words, fields["token"]).reshape(-1)
+        cycles = np.array(result.taken_at["tokens"], dtype=np.int64)
+        sequences = range(self._params.sequences)
+        return ([tokens[owners == sequence].tolist() for sequence in sequences],
+                [cycles[owners == sequence].tolist() for sequence in sequences])
+
+    def _logits(self, result: PhaseResult) -> list[np.ndarray]:
+        """Logits ``[predictions, vocab]`` of each sequence."""
+        words, fields = result.outputs["logits"], self._fields["logits"]
+        owners = read_field(words, fields["sequence"]).reshape(-1)
+        values = read_field(words, fields["logits"])
+        last = read_field(words, fields["last"]).reshape(-1)
+        params, vocab = self._params, self._config.vocab
+        count = params.groups(vocab, chunks=False) * params.row_beats
+        found = []
+        for sequence in range(params.sequences):
+            own = values[owners == sequence]
+            ends = np.flatnonzero(last[owners == sequence]) + 1
+            if len(own) % count or ends.tolist() != list(range(count, len(own) + 1, count)):
+                raise SimulationError(
+                    f"vectors of logits have {count} words, sequence {sequence} gave {len(own)}, "
+                    f"of which the last are at {(ends - 1).tolist()}")
+            found.append(own.reshape(-1, count * params.post_lanes)[:, :vocab])
+        return found
 
     def _check_trace(
-        self, sequence: int, expected: SequenceAnswer, result: PhaseResult,
+        self, sequence: int, own: Sequence[SequenceAnswer], result: PhaseResult,
     ) -> Iterator[Checks]:
         """Compare every tensor that the trace port showed, if there is one."""
-        tensors = expected.tensors
-        if self._layout is None or tensors is None:
+        if not self._params.trace:
             return
         words = {}
-        for lane in lanes_of(self._layout):
-            bit = lane.sequence_bit
-            words[lane.name] = [
-                word for word in result.seen[lane.name]
-                if bit is None or word >> bit & 1 == sequence]
-        reader = TraceReader(self._params, self._layout, words, sequence)
-        for index, name, values in reader.tensors(expected.answer.predict):
-            token = expected.first_token + index
+        for lane in lanes_of(self._params):
+            seen = result.seen[lane.name]
+            owners = read_field(seen, lane.fields["sequence"]).reshape(-1)
+            words[lane.name] = [word for word, owner in zip(seen, owners, strict=True)
+                                if owner == sequence]
+        # The request of each token, and the token among those of its sequence.
+        tokens = [(each, each.first_token + index)
+                  for each in own for index in range(len(each.answer.run))]
+        reader = TraceReader(self._params, self._config, words, sequence)
+        for index, name, values in reader.tensors(
+                [head for each in own for head in each.answer.predict]):
+            each, token = tokens[index]
+            tensors = each.tensors
+            assert tensors is not None
             yield Checks(*(
                 compare(name, oracle[name][token].reshape(1, -1), values.reshape(1, -1),
                         first_token=token)
                 for oracle in (tensors.reference, tensors.onnx)))
-
-    def _check_cycles(
-        self, answers: Sequence[SequenceAnswer | None], result: PhaseResult,
-    ) -> CyclesCheck:
-        times = CycleModel(self._params).run(
-            [[] if expected is None else expected.answer.as_ran() for expected in answers])
-        check = check_tokens(self._params, times, self._token_cycles(result))
-        if self._layout is not None:
-            check += check_stages(
-                self._params, times, result.seen_at["beat"], result.seen_at["z"])
-        return check

@@ -8,32 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.core_product import CORE
 from sterna.hw.core.request import LIMIT_BITS, Request
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.oldcore.core_product import CORE
-from sterna.hw.oldcore.plan.core_params import MAX_SEQUENCES, CoreParams
-from sterna.hw.oldcore.plan.image import build_image
-from sterna.hw.oldcore.timing.cycles import CycleModel
-from sterna.hw.oldcore.trace import trace_layout
 from sterna.hw.testbench.scoreboard import Checks
 from sterna.model.checks import one_of, whole_number
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.compare import Comparison, compare
-from sterna.model.quantized.integer import IntegerModel
+from sterna.sim.bench.cpp_bench import run_in_cpp
 from sterna.sim.bench.runner import Engine, Simulator, check_simulator, run_on, work_folder
-from sterna.sim.bench.waves import check_waves, wave_groups, with_views, write_views
-from sterna.sim.core.cpp_engine import CoreRun, CppCore
-from sterna.sim.core.reference import Answer, answer, compare_logits, compare_tokens
-from sterna.sim.core.scoreboard import (
-    CorePhaseReport,
-    CoreScoreboard,
-    CyclesCheck,
-    check_tokens,
-)
+from sterna.sim.bench.waves import check_waves, with_views
+from sterna.sim.core.scoreboard import CorePhaseReport, CoreScoreboard, CyclesCheck
 from sterna.sim.core.stimulus import CorePhase, CoreStimulus
 
 __all__ = ["CoreReport", "run_core_phases", "simulate_core"]
@@ -41,29 +27,35 @@ __all__ = ["CoreReport", "run_core_phases", "simulate_core"]
 
 def run_core_phases(
     model: QuantizedModel, emitted: EmittedUnit, phases: Sequence[CorePhase], *,
-    simulator: Simulator = Simulator.VERILATOR, work: Path | None = None, seed: int = 1,
-    waves: Path | None = None, progress: Callable[[str], None] = lambda message: None,
+    engine: Engine = Engine.COCOTB, simulator: Simulator = Simulator.VERILATOR,
+    work: Path | None = None, seed: int = 1, waves: Path | None = None,
+    progress: Callable[[str], None] = lambda message: None,
 ) -> list[CorePhaseReport]:
-    """Run an emitted core in cocotb and compare what it computes with both oracles.
+    """Run an emitted core and compare what it computes with both oracles.
 
     With a trace port every intermediate tensor is compared, otherwise logits and tokens. The
     phases run one after the other, and each that is not cut has a report. The other arguments and
     the errors are those of :func:`simulate_core`.
     """
     params = emitted.params
-    layout = trace_layout(build_image(model, params)) if params.trace else None
-    stimulus = CoreStimulus(model, emitted, layout)
+    if params.port_bits:
+        raise ValueError("a core with a port needs the memory behind it: see docs/memory.md")
+    stimulus = CoreStimulus(model, emitted)
     progress("compute the answers with the reference and onnxruntime")
     answers = stimulus.answers(phases)
+    job, places = stimulus.job(phases, answers, seed)
     progress(f"compile and run in {simulator.value}")
     with work_folder(work) as folder, with_views(waves, emitted.manifest, emitted.sources):
-        results = run_on(
-            simulator, emitted.sources, emitted.module, stimulus.job(phases, answers, seed),
-            folder / f"core_{simulator.value}", waves=waves)
-    scoreboard = CoreScoreboard(emitted, layout)
+        at = folder / f"core_{engine.value}_{simulator.value}"
+        if engine is Engine.CPP:
+            results = run_in_cpp(emitted.sources, emitted.module, job, at, waves=waves)
+        else:
+            results = run_on(
+                simulator, emitted.sources, emitted.module, job, at, waves=waves)
+    scoreboard = CoreScoreboard(model, emitted)
     return [
-        scoreboard.check(phase, expected, result)
-        for phase, expected, result in zip(phases, answers, results, strict=True)
+        scoreboard.check(phase, expected, results[place])
+        for phase, expected, place in zip(phases, answers, places, strict=True)
         if phase.cut_after is None]
 
 
@@ -102,13 +94,6 @@ class CoreReport:
         return self.checks.passed and self.timing.mismatches == 0
 
     @property
-    def utilisation(self) -> float | None:
-        """Fraction of the cycles of the text in which the array took a beat."""
-        if self.cycles_per_token is None:
-            return None
-        return self.params.mac_cycles / self.cycles_per_token
-
-    @property
     def failure(self) -> str | None:
         """The first difference in words: where it was found, and what it is."""
         for phase in self.phases:
@@ -125,7 +110,6 @@ class CoreReport:
             "simulator": self.simulator.value, "passed": self.passed,
             "seconds": round(self.seconds, 1), "first": self.failure,
             "generated": self.generated, "cycles_per_token": self.cycles_per_token,
-            "utilisation": self.utilisation,
             "phases": [
                 {"name": phase.name, "cycles": phase.cycles,
                  **phase.checks.as_dict(),
@@ -142,22 +126,20 @@ def simulate_core(
     waves: Path | None = None, work: Path | None = None, seed: int = 1,
     emitted: EmittedUnit | None = None,
     prepare: Callable[[EmittedUnit, Path], EmittedUnit] = lambda emitted, work: emitted,
-    progress: Callable[[str], None] = lambda message: None,
-    on_tokens: Callable[[int, list[int]], None] = lambda sequence, tokens: None,
-    **sizes: Any,
+    progress: Callable[[str], None] = lambda message: None, **sizes: Any,
 ) -> CoreReport:
     """Run a core on one prompt for each of its sequences, and let it write.
 
     With cocotb every intermediate tensor of every token is compared with the integer
-    reference and with onnxruntime, and every cycle of the text with the cycle model; a
+    reference and with onnxruntime, and the cycles of the text with the cycle model; a
     short prompt then goes on after the text, again with random pauses at every port, and
-    once more after a reset in the middle of a token. With C++ the text alone is run: its
-    tokens, logits, cycles and the state at its end are compared.
+    once more after a reset in the middle of a token. With C++ the text alone is run, of a core
+    without a trace: its tokens, logits and cycles are compared.
 
     Parameters
     ----------
     model, prompts
-        The quantised model, and one or two prompts: each is a sequence of its own.
+        The quantised model, and the prompts, 1 to 64: each is a sequence of its own.
     tokens
         Tokens to write after each prompt, at least 1.
     temperature, seed
@@ -168,14 +150,13 @@ def simulate_core(
     waves, work, prepare
         As for :func:`sterna.sim.simulate.simulate`.
     emitted
-        A core emitted before, to simulate instead of a fresh one; for cocotb with trace. It
-        has its sizes already: none go with it.
-    progress, on_tokens
-        Called with a line of text before each step, and with the number of a sequence and tokens
-        it has just written (C++), or with all of them at the end (cocotb).
+        A core emitted before, to simulate instead of a fresh one. It has its sizes already: none
+        go with it.
+    progress
+        Called with a line of text before each step.
     sizes
-        Sizes of the core but for ``sequences`` and ``trace``; see
-        :class:`~sterna.hw.oldcore.plan.core_params.CoreParams`.
+        Sizes of the core but for ``sequences``, ``trace`` and ``port_bits``; see
+        :class:`~sterna.hw.core.core_params.CoreParams`.
 
     Raises
     ------
@@ -197,7 +178,7 @@ def simulate_core(
     check_simulator(simulator, work)
     if emitted is not None:
         CORE.check_emitted(emitted, sizes)
-        if emitted.params.sequences != len(requests):
+        if emitted.params.sequences < len(requests):
             raise ValueError(f"the core has {emitted.params.sequences} sequences, "
                              f"got {len(requests)} prompts")
     started = time.monotonic()
@@ -205,17 +186,12 @@ def simulate_core(
         if emitted is None:
             progress("emit the Verilog")
             emitted = emit_verilog(
-                model, CORE.name, folder / CORE.name, sequences=len(prompts),
-                trace=engine is Engine.COCOTB, **sizes)
+                model, CORE.name, folder / CORE.name, trace=engine is Engine.COCOTB,
+                sequences=1 << (len(prompts) - 1).bit_length(), **sizes)
         emitted = prepare(emitted, folder)
-        if engine is Engine.COCOTB:
-            phases = run_core_phases(
-                model, emitted, _phases(requests), simulator=simulator, work=folder, seed=seed,
-                waves=waves, progress=progress)
-            for sequence, written in enumerate(phases[0].generated):
-                on_tokens(sequence, written)
-        else:
-            phases = [_run_in_cpp(model, emitted, requests, folder, waves, progress, on_tokens)]
+        phases = run_core_phases(
+            model, emitted, _phases(requests, engine), engine=engine, simulator=simulator,
+            work=folder, seed=seed, waves=waves, progress=progress)
     return CoreReport(
         engine, simulator, emitted.params, phases[0].generated, phases,
         _cycles_per_token(phases[0]), time.monotonic() - started)
@@ -228,71 +204,35 @@ def _requests(
     """A request for each sequence."""
     tokens = whole_number("tokens", tokens, 1, (1 << LIMIT_BITS) - 1)
     seed = whole_number("seed", seed, 1)
-    if not 1 <= len(prompts) <= MAX_SEQUENCES:
-        raise ValueError(
-            f"give one prompt for each sequence, 1 to {MAX_SEQUENCES}, got {len(prompts)}")
     requests = tuple(
         Request(tuple(whole_number("a token of a prompt", token, 0) for token in prompt),
                 tokens, temperature, seed + sequence)
         for sequence, prompt in enumerate(prompts))
+    if not requests:
+        raise ValueError("give one prompt for each sequence, got none")
     for request in requests:
         request.check_vocab(model.config.vocab)
     return requests
 
 
-def _phases(requests: tuple[Request, ...]) -> list[CorePhase]:
+def _phases(requests: tuple[Request, ...], engine: Engine) -> list[CorePhase]:
     """The text, and what a core must survive."""
-    again = tuple(
+    text = CorePhase("text", tuple(enumerate(requests)), reset=True)
+    if engine is Engine.CPP:
+        return [text]
+    again = tuple(enumerate(
         Request(request.prompt[:4], min(request.tokens, _SHORT), request.temperature, 7)
-        for request in requests)
-    onward = tuple(
+        for request in requests))
+    onward = tuple(enumerate(
         Request(request.prompt[:2], min(request.tokens, _SHORT), request.temperature,
-                start=False) for request in requests)
+                start=False) for request in requests))
     return [
-        CorePhase("text", requests, reset=True),
+        text,
         CorePhase("prompt after the text", onward),
         CorePhase("random pauses", again, random_pauses=True),
         CorePhase("cut in mid-token", again, cut_after=97),
         CorePhase("after a reset in mid-token", again, reset=True),
     ]
-
-
-def _run_in_cpp(
-    model: QuantizedModel, emitted: EmittedUnit, requests: tuple[Request, ...], work: Path,
-    waves: Path | None, progress: Callable[[str], None],
-    on_tokens: Callable[[int, list[int]], None],
-) -> CorePhaseReport:
-    progress("compile with Verilator and g++")
-    core = CppCore(emitted.sources, emitted.module,
-                   build_image(model, emitted.params), work / "core_cpp", waves=waves)
-    if waves:
-        write_views(waves, emitted.module, wave_groups(emitted.manifest, emitted.sources))
-    progress("run")
-    run = core.run([[request] for request in requests], on_tokens=on_tokens)
-    progress("compute the answers with the reference and onnxruntime")
-    oracles = (IntegerModel(model), OnnxModel(model))
-    answers = [[answer(oracle, [request], model.profile.logit.frac)[0] for request in requests]
-               for oracle in oracles]
-    reference, onnx = (
-        sum((_compare(reply, run, sequence, core.states(sequence), emitted.params.logits)
-             for sequence, reply in enumerate(replies)), Comparison()) for replies in answers)
-    times = CycleModel(emitted.params).run([reply.as_ran() for reply in answers[0]])
-    timing = check_tokens(
-        emitted.params, times, [cycles.tolist() for cycles in run.token_cycles])
-    return CorePhaseReport(
-        "text", [tokens.tolist() for tokens in run.tokens], Checks(reference, onnx),
-        run.cycles, timing, [cycles.tolist() for cycles in run.token_cycles])
-
-
-def _compare(
-    reply: Answer, run: CoreRun, sequence: int, state: np.ndarray, logits: bool,
-) -> Comparison:
-    """Logits if the core gives them, tokens, and the state at the end of one sequence."""
-    found = compare_logits(reply, run.logits[sequence]) if logits else Comparison()
-    found += compare_tokens(reply, run.tokens[sequence].tolist())
-    return found + compare(
-        "state", reply.state.reshape(1, -1), state.reshape(1, -1),
-        first_token=len(reply.run) - 1)
 
 
 def _cycles_per_token(text: CorePhaseReport) -> float | None:

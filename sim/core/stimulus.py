@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from amaranth.lib.data import ArrayLayout, StructLayout
 
+from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.core_product import patience, prompt_words
 from sterna.hw.core.request import Request
-from sterna.hw.emit.documents import field_bits
+from sterna.hw.core.trace import lanes_of
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.emit.payloads import Fields, UnitPorts
-from sterna.hw.oldcore.core_product import (
-    CORE_WEIGHTS_FILE,
-    control_levels,
-    patience,
-    prompt_words,
-    weight_runs,
-)
-from sterna.hw.oldcore.plan.core_params import CoreParams
-from sterna.hw.oldcore.plan.request import check_requests
+from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.testbench.job import Job, MonitoredBits, Pause, Phase
 from sterna.hw.testbench.stimulus import Activations
 from sterna.model.quantized import QuantizedModel
@@ -28,102 +20,83 @@ from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.taps import TapRecorder
 from sterna.sim.core.reference import Answer, Oracle, record_activations
 
-__all__ = ["CorePhase", "CoreStimulus", "Lane", "SequenceAnswer", "lanes_of"]
+__all__ = ["CorePhase", "CoreStimulus", "SequenceAnswer"]
 
 
 @dataclass(frozen=True, slots=True)
 class CorePhase:
-    """A request, or none, for each sequence, and what the bench does to the core meanwhile."""
+    """Requests with their sequences, in the order in which their prompts are sent, and what the
+    bench does to the core meanwhile."""
 
     name: str  # what it tests, for messages
-    requests: tuple[Request | None, ...]  # a request for each sequence; None leaves it alone
-    reset: bool = False  # whether the core is reset first; the requests must then start sequences
+    requests: tuple[tuple[int, Request], ...]
+    # Whether the core is reset first, and settled with a token: then its cycles are known. The
+    # requests must then start sequences.
+    reset: bool = False
     random_pauses: bool = False
     # pauses of single ports, in place of what ``random_pauses`` says
-    pauses: dict[str, Pause] = field(default_factory=dict)
+    pauses: Mapping[str, Pause] = field(default_factory=dict)
     # If not None: nothing is compared, and the phase ends so many cycles after the last prompt
     # token was taken. The next phase must begin with a reset.
     cut_after: int | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """Where a lane of the trace port lies; lanes of the residual stream are ``x0`` and ``x1``."""
-
-    name: str
-    low: int
-    width: int
-    fields: Fields
-
     @property
-    def sequence_bit(self) -> int | None:
-        """Bit of the lane that says which sequence, if it does."""
-        field = self.fields["sequence"]
-        return field.low if field.element_bits else None
-
-
-def lanes_of(layout: StructLayout) -> list[Lane]:
-    """Return the lanes of a trace port in the order of their bits."""
-    lanes = []
-    for name, part in layout:
-        is_array = isinstance(part.shape, ArrayLayout)
-        shape = part.shape.elem_shape if is_array else part.shape
-        fields = {each.name: each for each in field_bits(shape)}
-        lanes += [Lane(f"{name}{index if is_array else ''}", part.offset + index * shape.size,
-                       shape.size, fields)
-                  for index in range(part.shape.length if is_array else 1)]
-    return lanes
+    def is_timed(self) -> bool:
+        """Whether the cycle model knows its cycles."""
+        return self.reset and not self.random_pauses and not self.pauses
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceAnswer:
-    """What must come out of one sequence in one phase: the reference's answer to the request."""
+    """What must come out of a sequence for a request: the reference's answer."""
 
+    sequence: int
     answer: Answer
     # of all tokens since the sequence began, of both oracles; None if the core does not show them
     tensors: Activations | None
-    first_token: int  # the phase's first token among these
+    first_token: int  # the request's first token among these
 
 
 class CoreStimulus:
     """Makes phases of words from phases of requests."""
 
-    def __init__(
-        self, model: QuantizedModel, emitted: EmittedUnit, layout: StructLayout | None,
-    ) -> None:
-        self._model, self._layout = model, layout
+    def __init__(self, model: QuantizedModel, emitted: EmittedUnit) -> None:
+        self._model = model
         self._params: CoreParams = emitted.params
         self._ports = UnitPorts.of(emitted.manifest)
-        self._program = emitted.manifest["program"]
-        self._weights = (
-            [int(line, 16) for line in (emitted.folder / CORE_WEIGHTS_FILE).read_text().split()]
-            if self._params.external_weights else [])
 
-    def answers(self, phases: Sequence[CorePhase]) -> list[list[SequenceAnswer | None]]:
-        """Answer every request, each sequence on its own."""
-        for phase in phases:
-            asked = [[request] if request else [] for request in phase.requests]
-            check_requests(self._params, asked)
-            if not all(request.predictions[-1] for queue in asked for request in queue):
-                raise ValueError(
-                    f"phase {phase.name!r} has a request without a prediction after its last "
-                    f"token: nothing would tell when that is done")
+    def answers(self, phases: Sequence[CorePhase]) -> list[list[SequenceAnswer]]:
+        """Answer every request of every phase; none of one that is cut."""
+        params = self._params
         oracles = [Oracle(IntegerModel(self._model), self._model.profile.logit.frac)
-                   for _ in range(self._params.sequences)]
+                   for _ in range(params.sequences)]
         runs: list[list[int]] = [[] for _ in oracles]
-        found: list[list[SequenceAnswer | None]] = []
+        found: list[list[SequenceAnswer]] = []
         for phase in phases:
-            found.append([None] * len(oracles))
-            for sequence, request in enumerate(phase.requests):
-                if request is None or phase.cut_after is not None:
-                    continue
+            self._check(phase)
+            found.append([])
+            for sequence, request in phase.requests if phase.cut_after is None else ():
                 answer = oracles[sequence].answer(request)
                 before = [] if request.start else runs[sequence]
                 runs[sequence] = before + answer.run
-                found[-1][sequence] = SequenceAnswer(
-                    answer, self._tensors(runs[sequence]) if self._params.trace else None,
-                    len(before))
+                found[-1].append(SequenceAnswer(
+                    sequence, answer, self._tensors(runs[sequence]) if params.trace else None,
+                    len(before)))
         return found
+
+    def _check(self, phase: CorePhase) -> None:
+        for sequence, request in phase.requests:
+            if not 0 <= sequence < self._params.sequences:
+                raise ValueError(f"the core has the sequences 0 to {self._params.sequences - 1}, "
+                                 f"phase {phase.name!r} asks sequence {sequence}")
+            request.check_vocab(self._model.config.vocab)
+            if request.beta and self._params.compact:
+                raise ValueError("a compact core draws no tokens: take temperature 0, "
+                                 f"not {request.temperature}")
+            if not request.predictions[-1]:
+                raise ValueError(
+                    f"phase {phase.name!r} has a request without a prediction after its last "
+                    f"token: nothing would tell when that is done")
 
     def _tensors(self, run: list[int]) -> Activations:
         names = TapRecorder()
@@ -132,48 +105,36 @@ class CoreStimulus:
         return record_activations(self._model, np.array(run), names.names())
 
     def job(
-        self, phases: Sequence[CorePhase], answers: Sequence[Sequence[SequenceAnswer | None]],
-        seed: int,
-    ) -> Job:
-        """The words of every phase."""
-        monitored = []
-        if self._layout is not None:
-            monitored = [MonitoredBits(lane.name, "taps", lane.low, lane.width)
-                         for lane in lanes_of(self._layout)]
-        return Job(
-            self._ports.inputs, self._ports.outputs, seed,
-            [self._phase(phase, each) for phase, each in zip(phases, answers, strict=True)],
-            levels=self._ports.levels, patience=patience(self._params), monitored=monitored)
+        self, phases: Sequence[CorePhase], answers: Sequence[Sequence[SequenceAnswer]], seed: int,
+    ) -> tuple[Job, list[int]]:
+        """The words of every phase, and where each phase is among those of the job: one that
+        settles the core comes before each that is reset."""
+        params = self._params
+        monitored = [MonitoredBits(lane.name, "taps", lane.low, lane.width)
+                     for lane in lanes_of(params)] if params.trace else []
+        made: list[Phase] = []
+        places: list[int] = []
+        settle = ((0, Request((0,), tokens=1)),)
+        for phase, expected in zip(phases, answers, strict=True):
+            if phase.reset:
+                made.append(Phase(f"{phase.name}: settle", self._prompts(settle),
+                                  self._counts(1, 1), reset=True, random_pauses=False))
+            places.append(len(made))
+            counts = {} if phase.cut_after is not None else self._counts(
+                sum(len(each.answer.generated) for each in expected),
+                sum(len(each.answer.logits) for each in expected))
+            made.append(Phase(
+                phase.name, self._prompts(phase.requests), counts,
+                random_pauses=phase.random_pauses, pauses=dict(phase.pauses),
+                cut_after=phase.cut_after or 0))
+        return Job(self._ports.inputs, self._ports.outputs, seed, made,
+                   levels=self._ports.levels, patience=patience(params),
+                   monitored=monitored), places
 
-    def _phase(self, phase: CorePhase, answers: Sequence[SequenceAnswer | None]) -> Phase:
-        inputs: dict[str, list[int]] = {}
-        outputs: dict[str, int] = {}
-        levels = {"go": 1}
-        heads: list[bool] = []      # for each token that runs, whether the head does
-        for sequence, (request, expected) in enumerate(
-                zip(phase.requests, answers, strict=True)):
-            if request is None:
-                continue
-            inputs[f"prompts__{sequence}"] = prompt_words(
-                self._ports.fields[f"prompts__{sequence}"], request)
-            levels |= control_levels(self._params, sequence, request)
-            if expected is None:        # a phase that is cut: up to its last token
-                heads += request.predictions[:-1]
-                continue
-            heads += expected.answer.predict
-            outputs[f"tokens__{sequence}"] = len(expected.answer.generated)
-            if self._params.logits:
-                outputs[f"logits__{sequence}"] = (
-                    len(expected.answer.logits) * self._params.vocab_words)
-        if self._params.external_weights:
-            inputs["weights"], outputs["weight_requests"] = self._weight_words(heads)
-        return Phase(
-            phase.name, inputs, {} if phase.cut_after is not None else outputs,
-            reset=phase.reset, random_pauses=phase.random_pauses, levels=levels,
-            pauses=phase.pauses, cut_after=phase.cut_after or 0)
+    def _prompts(self, requests: Sequence[tuple[int, Request]]) -> dict[str, list[int]]:
+        return {"prompts": prompt_words(self._ports.fields["prompts"], requests)}
 
-    def _weight_words(self, heads: Iterable[bool]) -> tuple[list[int], int]:
-        """Weight words of all tokens, and how many runs of them the core asks for."""
-        runs = weight_runs(self._program, heads)
-        return [word for first, count in runs
-                for word in self._weights[first:first + count]], len(runs)
+    def _counts(self, tokens: int, predictions: int) -> dict[str, int]:
+        params = self._params
+        words = params.groups(self._model.config.vocab, chunks=False) * params.row_beats
+        return {"tokens": tokens, "logits": predictions * words}

@@ -1,9 +1,9 @@
 // A complete design around an emitted core: after a reset it sends a prompt, and what the model
 // writes comes out, a byte at a time.
 //
-// It is written by hand from the instantiation template (instance.v) of a core with one
-// sequence, a port for logits, weights inside and no trace; such a core has these ports whatever
-// the model. TOKEN_BITS depends on the model: params.json has it under "derived".
+// It is written by hand from the instantiation template (instance.veo) of a core with one
+// sequence, its model in ROMs and no trace; such a core has these ports whatever the model.
+// TOKEN_BITS depends on the model: params.json has it under "derived".
 //
 // Verilog-2001; tests/test_core_wrapper.py simulates it.
 
@@ -46,6 +46,9 @@ module core_wrapper #(
 
     // The text: always taken at once.
     wire [TOKEN_BITS-1:0] token;
+    // verilator lint_off UNUSEDSIGNAL
+    wire token_sequence;                   // there is sequence 0 only
+    // verilator lint_on UNUSEDSIGNAL
     wire token_last;
     wire token_valid;
 
@@ -66,23 +69,16 @@ module core_wrapper #(
     matmul_free_core core (
         .clk(clk),
         .rst(rst),
-        .go(1'b1),
-        .busy(),
-        .cycles(),
-        .control__0__limit(LIMIT),
-        .control__0__stop(1'b0),
-        .control__0__stop_token({TOKEN_BITS{1'b0}}),
-        .control__0__beta(BETA),
-        .control__0__seed(SEED),
-        .prompts__0__payload({prompt_predict, prompt_start, prompt_byte[TOKEN_BITS-1:0]}),
-        .prompts__0__valid(prompt_valid),
-        .prompts__0__ready(prompt_ready),
-        .tokens__0__payload({token_last, token}),
-        .tokens__0__valid(token_valid),
-        .tokens__0__ready(1'b1),
-        .logits__0__payload(),
-        .logits__0__valid(),
-        .logits__0__ready(1'b1)
+        .prompts__payload({SEED, BETA, LIMIT, {TOKEN_BITS{1'b0}}, 1'b0, prompt_predict,
+                           prompt_start, prompt_byte[TOKEN_BITS-1:0], 1'b0}),
+        .prompts__valid(prompt_valid),
+        .prompts__ready(prompt_ready),
+        .tokens__payload({token_last, token, token_sequence}),
+        .tokens__valid(token_valid),
+        .tokens__ready(1'b1),
+        .logits__payload(),
+        .logits__valid(),
+        .logits__ready(1'b1)
     );
     // verilator lint_on PINCONNECTEMPTY
 

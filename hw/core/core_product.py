@@ -1,0 +1,247 @@
+"""The unit ``core``: sizes, texts and memory images of its folder, and the test that it carries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from sterna.hw.core.core import Core
+from sterna.hw.core.core_image import CoreImage, build_image, program
+from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.cycle_model import cycles_per_token
+from sterna.hw.core.linear_image import pack_image
+from sterna.hw.core.request import Request
+from sterna.hw.core.trace import lanes_of, trace_layout
+from sterna.hw.emit.folder import EmittedUnit, UnitDesign
+from sterna.hw.emit.payloads import Fields, UnitPorts, pack_words
+from sterna.hw.emit.selftest.folder_test import VectorPhase, Vectors
+from sterna.hw.testbench.stimulus import last_flags
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.spec import UnitSpec
+from sterna.model.config import ModelConfig
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.integer import IntegerModel
+
+__all__ = ["CORE", "CORE_MODULE", "core_design", "core_params", "patience", "prompt_words"]
+
+CORE_MODULE = "matmul_free_core"
+
+_IMAGE = "image.hex"
+
+
+def core_params(
+    model: QuantizedModel, *, rows: int = 8, cols: int = 64, sequences: int = 1,
+    clusters: int = 0, quant_lanes: int = 0, post_lanes: int = 0, cell_lanes: int = 0,
+    port_bits: int = 0, style: ArrayStyle = ArrayStyle.GENERIC, compact: bool = False,
+    trace: bool = False,
+) -> CoreParams:
+    """The geometry of a core whose limits are a model's; :class:`CoreParams` says what each size
+    is."""
+    return CoreParams(
+        Limits.of(model), rows, cols, clusters, sequences, post_lanes=post_lanes,
+        cell_lanes=cell_lanes, quant_lanes=quant_lanes, style=style, port_bits=port_bits,
+        compact=compact, trace=trace)
+
+
+def core_design(model: QuantizedModel, params: CoreParams) -> UnitDesign:
+    """Design a core and the image of a model for it.
+
+    With ``port_bits`` the folder has ``image.hex``: the words of the memory behind the port, one
+    a line. Otherwise the model is in the Verilog's ROMs.
+    """
+    image = build_image(model, params)
+    return UnitDesign(
+        Core(image), CORE_MODULE,
+        derived=("clusters", "post_lanes", "cell_lanes", "quant_lanes", "phases", "token_bits"),
+        summary=(f"A MatMul-free language model of {model.config.layers} layers, d "
+                 f"{model.config.d}, dff {model.config.dff}, {model.config.vocab} tokens, in "
+                 f"numeric profile {model.profile.name}: prompt tokens in, generated tokens "
+                 f"out. {params.rows} rows of {params.cols} columns, "
+                 f"{params.sequences} sequence{'s' if params.sequences > 1 else ''}."),
+        sections=_sections(image),
+        extra=_extra(image),
+        extra_files={_IMAGE: _image_text(image)} if params.port_bits else {})
+
+
+def _extra(image: CoreImage) -> dict[str, Any]:
+    params, config = image.params, image.config
+    extra: dict[str, Any] = {
+        "cycles_per_token": {
+            "greedy": float(cycles_per_token(params, config)),
+            "sampled": float(cycles_per_token(params, config, sampled=True))},
+        "program": [
+            {**asdict(stage), "kind": stage.kind.name, "words": stage.words}
+            for stage in program(config, params)],
+    }
+    if params.trace:
+        extra["trace"] = {
+            lane.name: {"low": lane.low, "width": lane.width, "fields": [
+                asdict(bits) for bits in lane.fields.values()]} for lane in lanes_of(params)}
+    return extra
+
+
+def _image_text(image: CoreImage) -> str:
+    """The image for ``$readmemh``."""
+    data, size = pack_image(image), image.params.port_bits // 8
+    return "".join(f"{int.from_bytes(data[at:at + size], 'little'):0{2 * size}x}\n"
+                   for at in range(0, len(data), size))
+
+
+def _sections(image: CoreImage) -> str:
+    params, vocab = image.params, image.config.vocab
+    sections = [_USE, _LOGITS.format(
+        words=_logit_words(params, image.config), lanes=params.post_lanes, vocab=vocab)]
+    if params.port_bits:
+        sections.append(_PORT.format(
+            file=_IMAGE, bits=params.port_bits, patience=params.patience))
+    if params.trace:
+        sections.append(_TRACE.format(width=trace_layout(params).size))
+    return "\n".join(sections)
+
+
+def _logit_words(params: CoreParams, config: ModelConfig) -> int:
+    """Words of ``logits`` after a token."""
+    return params.groups(config.vocab, chunks=False) * params.row_beats
+
+
+_USE = """\
+## How to use it
+
+Give `prompts` the tokens of a prompt, each with the number of its `sequence`: `start` with the
+first token (the sequence then forgets everything before), `predict` with the last one. A token is
+taken as soon as the one before it of the same sequence is done, and keeps those behind it waiting
+until then. After a token with `predict` the core computes logits; if its `limit` is not 0 it
+chooses a token, gives it on `tokens`, runs it, and so on until it has given `limit` tokens or, if
+`stop` is high, `stop_token`; `last` comes with the last one. The last token given is not run: to go
+on with the sequence, send it first, without `start`.
+
+`beta` is log2(e) / T * 1024, rounded, for temperature T; 0 chooses the largest logit. `seed` (0
+counts as 1) is loaded with a token that has `start`.
+
+Sequences run side by side, a token of each at a time; those that have none stand still.
+"""
+
+_LOGITS = """\
+## Logits
+
+After each token with a prediction come {words} words of {lanes} logits, lowest token first; those
+from token {vocab} on mean nothing. The core waits until they are taken: tie `logits__ready` to 1 if
+you do not look at them.
+"""
+
+_PORT = """\
+## Memory
+
+The core reads its model from a memory of {bits} bits: `reads` asks for `count` words from `address`
+on, `data` takes them in that order. `{file}` (for `$readmemh`) has all of them, from address 0 on;
+any image of a model within the limits in `params.json` will do. After a reset the core reads the
+image once and checks it: `status` says what became of that. High on `failed`, or {patience} cycles
+without an answer, stop it until the next reset. Reset the memory's port with the core: what it
+still sends for an older request would be taken for the new one.
+"""
+
+_TRACE = """\
+## Trace
+
+`taps` ({width} bits) shows every intermediate vector in the cycle in which it moves; it has no
+`ready`. `params.json` gives, under `trace`, place and fields of every lane.
+"""
+
+
+_PROMPT, _TOKENS = 2, 3
+"""Tokens of the prompt of the folder's test, and tokens that it asks for."""
+
+
+def prompt_words(fields: Fields, requests: Sequence[tuple[int, Request]]) -> list[int]:
+    """Words of ``prompts`` for requests and their sequences, one for each token of the prompts."""
+    tokens = [(sequence, request, position) for sequence, request in requests
+              for position in range(len(request.prompt))]
+
+    def column(value: Any) -> np.ndarray:
+        return np.array([int(value(*each)) for each in tokens], dtype=np.int64)
+
+    return pack_words(fields, {
+        "sequence": column(lambda sequence, request, position: sequence),
+        "token": column(lambda sequence, request, position: request.prompt[position]),
+        "start": column(lambda sequence, request, position: request.start and not position),
+        "predict": column(lambda sequence, request, position: request.predicts_after(position)),
+        "limit": column(lambda sequence, request, position: request.tokens),
+        "stop": column(lambda sequence, request, position: request.stop_token is not None),
+        "stop_token": column(lambda sequence, request, position: request.stop_token or 0),
+        "beta": column(lambda sequence, request, position: request.beta),
+        "seed": column(lambda sequence, request, position: request.seed)})
+
+
+def patience(params: CoreParams) -> int:
+    """Cycles without a transfer at any port after which a core hangs, a token taking many."""
+    return 20_000 + 40 * params.sequences * params.most_weights
+
+
+def core_vectors(model: QuantizedModel, emitted: EmittedUnit) -> Vectors | None:
+    """A short prompt for each sequence, the tokens that the reference goes on with, greedily, and
+    their logits. None with a port: what is behind it is not in the folder."""
+    params: CoreParams = emitted.params
+    if params.port_bits:
+        return None
+    fields = UnitPorts.of(emitted.manifest).fields
+    outputs: dict[str, list[int]] = {}
+    masks: dict[str, list[int]] = {}
+    vocab = model.config.vocab
+    requests = []
+    for sequence in range(params.sequences):
+        first = vocab // 3 + sequence
+        request = Request(
+            tuple((first + 7 * at) % vocab for at in range(_PROMPT)), tokens=_TOKENS)
+        requests.append((sequence, request))
+        tokens, logits = _greedy(model, request)
+        outputs[f"tokens[{sequence}]"] = pack_words(fields["tokens"], {
+            "sequence": np.full(_TOKENS, sequence), "token": np.array(tokens),
+            "last": last_flags(_TOKENS)})
+        stream = f"logits[{sequence}]"
+        outputs[stream], masks[stream] = _words_of_logits(
+            fields["logits"], sequence, _logit_words(params, model.config), logits)
+    return Vectors([VectorPhase(
+        "prompt and text", {"prompts": prompt_words(fields["prompts"], requests)}, outputs, masks,
+    )], patience(params))
+
+
+def _greedy(model: QuantizedModel, request: Request) -> tuple[list[int], list[np.ndarray]]:
+    """Tokens that the reference goes on with, and the logits ``[vocab]`` of each."""
+    reference = IntegerModel(model)
+    state = reference.start(1)
+    left = list(request.prompt)
+    found: list[int] = []
+    logits: list[np.ndarray] = []
+    while len(found) < request.tokens:
+        out, state = reference.step(np.array([left.pop(0)]), state)
+        if not left:
+            logits.append(np.asarray(out[0], dtype=np.int64))
+            found.append(int(logits[-1].argmax()))
+            left.append(found[-1])
+    return found, logits
+
+
+def _words_of_logits(
+    fields: Fields, sequence: int, count: int, logits: list[np.ndarray],
+) -> tuple[list[int], list[int]]:
+    """Words of ``logits`` for vectors ``[vocab]``, and their bits that mean something."""
+    lanes, ones = fields["logits"].elements, (1 << fields["sequence"].element_bits) - 1
+    words: list[list[int]] = []
+    for is_mask in (False, True):
+        words.append([])
+        for vector in logits:
+            values = np.zeros(count * lanes, dtype=np.int64)
+            values[:len(vector)] = -1 if is_mask else vector
+            words[-1] += pack_words(fields, {
+                "sequence": np.full(count, ones if is_mask else sequence),
+                "last": np.ones(count, dtype=np.int64) if is_mask else last_flags(count),
+                "logits": values.reshape(count, lanes)})
+    return words[0], words[1]
+
+
+CORE = UnitSpec(
+    "core", "the whole model", CORE_MODULE, core_params, core_design, None, tokens=64,
+    vectors=core_vectors)

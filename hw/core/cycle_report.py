@@ -1,0 +1,169 @@
+"""The report on a core before any synthesis: cycles of a token, where they go, bits of memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from sterna.hw.core.core_image import Stage
+from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.cycle_model import STEADY_TOKENS, MemoryTiming, Use, steady_uses
+from sterna.hw.core.memory_bits import memory_bits
+from sterna.model.config import ModelConfig
+from sterna.model.profile import NumericProfile
+
+__all__ = ["CycleReport", "TokenCycles", "check_clock", "cycle_report", "shape_limits",
+           "tokens_per_second"]
+
+_SHIFTS = (10, 17)
+"""Smallest and largest shift of the bundled models."""
+
+
+def shape_limits(config: ModelConfig, profile: NumericProfile) -> Limits:
+    """The limits of a model without weights: its embedding as wide as may be, its shifts those of
+    the bundled models. No cycle depends on either."""
+    return Limits(profile, config.d, config.dff, config.layers, config.vocab, _SHIFTS,
+                  profile.x.bits)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCycles:
+    """Where the cycles of a token go, all sequences together, each of them generating.
+
+    ``stages``: the uses of the cycles of each kind of stage, those of all layers together;
+    ``token`` is between the stages of two tokens. A cycle is told by what the array lacks in it:
+    without that it may lack something else.
+    """
+
+    stages: dict[str, dict[Use, Fraction]]
+
+    @classmethod
+    def of(
+        cls, params: CoreParams, config: ModelConfig, memory: MemoryTiming | None = None, *,
+        sampled: bool = False,
+    ) -> TokenCycles:
+        """Run the cycle model."""
+        counts = Counter(steady_uses(params, config, sampled=sampled, memory=memory))
+        stages: dict[str, dict[Use, Fraction]] = {}
+        for (stage, use), cycles in sorted(counts.items(), key=lambda item: _place(item[0][0])):
+            uses = stages.setdefault(_name(stage), dict.fromkeys(Use, Fraction()))
+            uses[use] += Fraction(cycles, STEADY_TOKENS * params.sequences)
+        return cls(stages)
+
+    def spent(self, use: Use) -> Fraction:
+        """Cycles of a use, in all stages."""
+        return sum((uses[use] for uses in self.stages.values()), start=Fraction())
+
+    @property
+    def total(self) -> Fraction:
+        """Cycles per token."""
+        return sum(map(self.spent, Use), start=Fraction())
+
+    @property
+    def utilisation(self) -> float:
+        """Fraction of cycles with a beat of the array."""
+        return float(self.spent(Use.BEATS) / self.total)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Plain data."""
+        return {"cycles_per_token": _number(self.total), "utilisation": self.utilisation}
+
+
+def _place(stage: Stage | None) -> float:
+    return float("inf") if stage is None else stage.weight
+
+
+def _name(stage: Stage | None) -> str:
+    """A stage by its matrices, whatever its layer: ``gate up``."""
+    if stage is None:
+        return "token"
+    return " ".join(name.rpartition(".")[2] for name in stage.matrices)
+
+
+@dataclass(frozen=True, slots=True)
+class CycleReport:
+    """What the cycle model says of a core, and of others: ``choices``, by what is different."""
+
+    params: CoreParams
+    config: ModelConfig
+    memory: MemoryTiming | None
+    greedy: TokenCycles
+    drawn: TokenCycles
+    choices: dict[str, TokenCycles]
+    memory_bits: dict[str, int]
+
+    @property
+    def tokens(self) -> dict[str, TokenCycles]:
+        """Both kinds of tokens by name."""
+        return {"greedy": self.greedy, "drawn": self.drawn}
+
+    def as_dict(self, clock_mhz: float | None = None) -> dict[str, Any]:
+        """Plain data, for JSON; a figure that depends on a clock is tagged as estimated."""
+        sizes = ("rows", "cols", "sequences", "phases", "clusters", "quant_lanes", "post_lanes",
+                 "cell_lanes", "port_bits")
+        data: dict[str, Any] = {
+            "config": self.config.to_json(), "profile": self.params.profile.name,
+            **{name: getattr(self.params, name) for name in sizes},
+            "memory": None if self.memory is None else {
+                "latency": self.memory.latency, "words_per_cycle": float(self.memory.rate)},
+            "cycles_per_token": {name: _number(each.total) for name, each in self.tokens.items()},
+            "utilisation": {name: each.utilisation for name, each in self.tokens.items()},
+            "stages": {name: {use.value: _number(cycles) for use, cycles in uses.items()}
+                       for name, uses in self.greedy.stages.items()},
+            "choices": {name: each.figures for name, each in self.choices.items()},
+            "memory_bits": {**self.memory_bits, "total": sum(self.memory_bits.values())},
+        }
+        if clock_mhz is not None:
+            data["estimated"] = {"clock_mhz": clock_mhz, "tokens_per_second": {
+                name: tokens_per_second(each, clock_mhz) for name, each in self.tokens.items()}}
+        return data
+
+
+def cycle_report(
+    params: CoreParams, config: ModelConfig, memory: MemoryTiming | None = None,
+) -> CycleReport:
+    """Report on a core that runs a model of a shape; ``memory`` is behind its port, if it has
+    one."""
+    if params.port_bits and memory is None:
+        memory = MemoryTiming()
+    return CycleReport(
+        params, config, memory, TokenCycles.of(params, config, memory),
+        TokenCycles.of(params, config, memory, sampled=True),
+        {name: TokenCycles.of(changed, config, memory)
+         for name, changed in _changed(params).items()}, memory_bits(params, config))
+
+
+def _changed(params: CoreParams) -> dict[str, CoreParams]:
+    """Cores of which one size is another, and what follows from the sizes is the usual."""
+    sizes = [("sequences", count) for count in (2, 4, 16)] + [
+        (name, 2 * getattr(params, name))
+        for name in ("rows", "cols", "quant_lanes", "post_lanes")]
+    usual = {"phases": 0, "clusters": 0, "root_digit_bits": 0}
+    found = {}
+    for name, value in sizes:
+        if value == getattr(params, name):
+            continue
+        try:
+            found[f"{name} {value}"] = replace(params, **usual | {name: value})
+        except ValueError:      # there is no such core
+            continue
+    return found
+
+
+def check_clock(clock_mhz: float) -> None:
+    """Raise ValueError unless a clock is above 0."""
+    if not 0 < clock_mhz < float("inf"):
+        raise ValueError(f"the clock must be a positive number of MHz, got {clock_mhz}")
+
+
+def tokens_per_second(cycles: TokenCycles, clock_mhz: float) -> float:
+    """Tokens per second of all sequences together."""
+    check_clock(clock_mhz)
+    return clock_mhz * 1e6 / float(cycles.total)
+
+
+def _number(value: Fraction) -> int | float:
+    return int(value) if value.denominator == 1 else float(value)

@@ -1,0 +1,113 @@
+"""The trace port: every intermediate vector of the core, in the cycle in which it moves.
+
+The port is made of lanes, streams without a ready: what ``valid`` shows must be taken. Nothing
+waits for the trace, so a core with it takes the same cycles as one without. Within a lane the
+words of a sequence come in the order of the program (:func:`sterna.hw.core.core_image.program`),
+which tells the tensor a word belongs to. Lanes show the sequences that run a token, not those that
+stand still meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amaranth.hdl import Cat, Const, Value
+from amaranth.lib.data import ArrayLayout, StructLayout, View
+
+from sterna.hw.core.cells import cell_taps
+from sterna.hw.core.core_params import CoreParams, StageKind
+from sterna.hw.core.norm import norm_taps, scale_layout
+from sterna.hw.core.post import result_layout, sum_tap
+from sterna.hw.core.products import act_layout, sequence_of
+from sterna.hw.core.vectors import element_layout
+from sterna.hw.emit.documents import field_bits
+from sterna.hw.emit.payloads import Fields
+
+__all__ = ["Lane", "lanes_of", "show_taps", "trace_layout"]
+
+
+def trace_layout(params: CoreParams) -> StructLayout:
+    """The lanes.
+
+    ``x``: words of the residual stream, a lane for each phase. ``q``: chunks of a quantised
+    vector. ``maximum``, ``root``, ``scale``: scalars of a norm; ``r`` of a vector that is all zero
+    means nothing. ``a``: the scales of a stage, three after each norm, of which those of slots
+    that are not used mean nothing. ``acc``: dot products. ``z``: results, in each of their formats
+    and unsaturated. ``mlgru`` and ``glu``: gates, candidate, state, output; ``silu(gate)``,
+    product.
+    """
+    def lane(layout: StructLayout, *names: str) -> StructLayout:
+        return params.tap_layout(**{name: layout[name].shape for name in names})
+
+    norm, cells = norm_taps(params), cell_taps(params)
+    return StructLayout({
+        "x": ArrayLayout(lane(element_layout(params), "y"), params.phases),
+        "q": lane(act_layout(params), "q"),
+        **{name: field.shape for name, field in norm},
+        "a": lane(scale_layout(params), "scale"),
+        "acc": sum_tap(params),
+        "z": lane(result_layout(params), "z", "update", "logits", "full"),
+        **{name: field.shape for name, field in cells},
+    })
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Where a lane lies in the trace port; those of the residual stream are ``x0`` and ``x1``."""
+
+    name: str
+    low: int
+    width: int
+    fields: Fields
+
+
+def lanes_of(params: CoreParams) -> list[Lane]:
+    """The lanes in the order of their bits."""
+    found: list[Lane] = []
+    for name, part in trace_layout(params):
+        is_array = isinstance(part.shape, ArrayLayout)
+        shape = part.shape.elem_shape if is_array else part.shape
+        fields = {each.name: each for each in field_bits(shape)}
+        found += [Lane(f"{name}{index if is_array else ''}", part.offset + index * shape.size,
+                       shape.size, fields)
+                  for index in range(part.shape.length if is_array else 1)]
+    return found
+
+
+def show_taps(m, core, active, predicts):
+    """Connect the trace port of a core."""
+    params, taps, norm = core.params, core.taps, core.norm
+    batch = params.batch
+    # Of a stage of the head the sequences that ask for no logits show nothing.
+    runs = Cat(
+        active[phase * batch:(phase + 1) * batch]
+        & (predicts[phase * batch:(phase + 1) * batch]
+           | (norm.stages[phase].kind != StageKind.HEAD).replicate(batch))
+        for phase in range(params.phases))
+
+    def show(shown: View, valid: Value, sequence: Value, among: Value, **values: Value):
+        m.d.comb += [
+            shown.sequence.eq(sequence),
+            shown.valid.eq(valid & among.bit_select(shown.sequence, 1)),
+            *(Value.cast(shown[name]).eq(Value.cast(value)) for name, value in values.items())]
+
+    for phase, elements in enumerate(core.residual.elements):
+        # The stage is still the last one when a token begins.
+        show(taps.x[phase], core.residual.elements_valid[phase],
+             sequence_of(params, Const(phase, 1), elements.sequence), active, y=elements.y)
+    acts, scales = norm.acts, norm.scales
+    show(taps.q, norm.acts_valid, sequence_of(params, acts.phase, acts.sequence), runs, q=acts.q)
+    show(taps.a, norm.scales_valid, sequence_of(params, scales.phase, scales.sequence), runs,
+         scale=scales.scale)
+    results = core.post.results
+    show(taps.z, core.post.results_valid, sequence_of(
+        params, results.tag.phase, results.tag.sequence), runs,
+        **{field: results[field] for field in ("z", "update", "logits", "full")})
+    for lanes in (norm.taps, core.cells.taps):
+        for name, _ in lanes.shape():
+            lane = lanes[name]
+            show(taps[name], lane.valid, lane.sequence, runs,
+                 **{field: lane[field] for field, _ in lane.shape()
+                    if field not in ("valid", "sequence")})
+    tap = core.post.tap
+    show(taps.acc, tap.valid, tap.sequence, runs, acc=tap.acc)

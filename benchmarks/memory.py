@@ -30,7 +30,7 @@ from sterna.model.profile import S16
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
-from sterna.sim.engine import SequenceRun, run_engine, write_engine
+from sterna.sim.core.run import SequenceRun, run_core, write_core
 from sterna.sim.memory import SDRAM_MODEL, SimulatedSdram, sdram_faults
 
 TOKENS = 2
@@ -48,10 +48,10 @@ def simulate(
     words = np.frombuffer(packed, dtype="<u2")
     (work / "run").mkdir(parents=True)
     (work / "run" / "sdram.mem").write_text("".join(f"{word:04x}\n" for word in words))
-    sources = write_engine(image, work, memory=SimulatedSdram(
+    sources = write_core(image, work, memory=SimulatedSdram(
         memory, params.address_bits, words=len(words), contents="sdram.mem"))
     asked = [(number, Request((7 * number,), tokens=TOKENS)) for number in range(params.sequences)]
-    runs = run_engine(
+    runs = run_core(
         image, [*sources, SDRAM_MODEL], asked, TOKENS * params.sequences, work / "run")
     for faults in sdram_faults(work / "run" / "simulation.log"):
         if faults:

@@ -95,7 +95,8 @@ def test_choices_are_runs_of_those_cores(nano):
 
 @pytest.mark.parametrize(("shape", "profile", "changes"), [
     (ODD, S16, {}), (ODD, C12, {"sequences": 4}),
-    (ModelConfig(5, 1, 3, 100), C12, {"sequences": 2}), (ODD, C12, {"port_bits": 64, "ring": 16}), (TINIEST, C12, {"compact": True})])
+    (ModelConfig(5, 1, 3, 100), C12, {"sequences": 2}),
+    (ODD, C12, {"port_bits": 64, "ring": 16}), (TINIEST, C12, {"compact": True})])
 def test_memory_bits_are_those_of_the_emitted_core(shape, profile, changes):
     model = random_model(shape, profile, seed=4)
     params = CoreParams(Limits.of(model), **SMALL, **changes)
@@ -157,7 +158,7 @@ def test_json_has_the_figures_of_the_report_and_goes_with_a_page(capsys, tmp_pat
     check_page(page)
     assert drawings(page) == [stage_bars(found.greedy)]
     assert verdict_of(page) == ("note", f"{number(found.greedy.total)} cycles per token")
-    assert "memory of 32 bits: 1 words a cycle, the first after 20 cycles" in page
+    assert "memory: 1 x 32 bits a cycle, the first after 20 cycles" in page
     assert "(estimated)" in page
     for uses in found.greedy.stages.values():
         for cycles in filter(None, uses.values()):

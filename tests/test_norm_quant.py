@@ -203,8 +203,7 @@ def test_random_vectors_equal_the_reference_while_every_end_pauses(
 
 @pytest.mark.parametrize(("options", "profile", "sequences"), pairwise(
     [{}, {"digit_bits": 1, "root_digit_bits": 1}, {"digit_bits": 2, "root_digit_bits": 4},
-     {"digit_bits": 3, "root_digit_bits": 3}, {"digit_bits": 5}, {"routing_registers": True},
-     {"routing_registers": True, "digit_bits": 2}], [TINY, UNEVEN], [1, 2]), ids=name)
+     {"digit_bits": 3, "root_digit_bits": 3}, {"digit_bits": 5}], [TINY, UNEVEN], [1, 2]), ids=name)
 def test_any_digits_and_formats_equal_the_reference(profile, options, sequences):
     rng = np.random.default_rng(7)
     dut = NormQuant(NormParams(
@@ -263,7 +262,6 @@ def test_a_sequence_that_waits_long_is_not_passed_over(profile):
     (S16, {"rows": 8, "lanes": 16, "channels": 384}, (3, 9, 18, 1)),
     (S16, {"rows": 8, "lanes": 8, "channels": 128, "root_digit_bits": 3}, (3, 9, 15, 1)),
     (S16, {"rows": 8, "lanes": 8, "channels": 128, "digit_bits": 4}, (3, 10, 16, 1)),
-    (S16, {"rows": 8, "lanes": 8, "channels": 128, "routing_registers": True}, (3, 10, 19, 1)),
     (C12, {"rows": 2, "lanes": 2, "channels": 128}, (2, 9, 15, 1)),
     (C12, {"rows": 32, "lanes": 32, "channels": 128}, (4, 9, 17, 1)),
     (TINY, {"rows": 4, "lanes": 4, "channels": 20, "digit_bits": 5}, (2, 6, 12, 1)),

@@ -20,10 +20,8 @@ from stream_bench import Pauses, StreamRun, run_stream, run_streams
 
 from sterna.hw.parts.requantize import Requantize, RequantizeParams
 from sterna.hw.parts.sigmoid_table import SigmoidParams
-from sterna.hw.units.embedding import Embedding, EmbeddingParams
 from sterna.hw.units.glu import GluParams, GluUnit
 from sterna.hw.units.mlgru import MlgruParams, MlgruUnit
-from sterna.hw.units.residual import ResidualAdd, ResidualParams
 from sterna.hw.units.weight_rom import WeightRom, WeightRomParams
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
 from sterna.model.quantized.integer import IntegerRecords, requantize, saturate
@@ -119,65 +117,6 @@ def mlgru_results(dut: MlgruUnit, beats: Beats) -> Beats:
     return found
 
 
-def embedding(
-    profile: NumericProfile, table: np.ndarray, rows: int, sequences: int = 1,
-) -> Embedding:
-    widest = EmbeddingParams(profile, rows, *table.shape, profile.x.bits, sequences)
-    dut = Embedding(widest.for_table(table), table)
-    dut.table = table
-    return dut
-
-
-def random_embedding(
-    profile: NumericProfile, vocab: int, channels: int, rows: int, sequences: int = 1,
-) -> Embedding:
-    table = numbers(np.random.default_rng(vocab), profile.x.bits, (vocab, channels))
-    return embedding(profile, table, rows, sequences)
-
-
-def embedding_beats(dut: Embedding, rng: np.random.Generator, count: int) -> Beats:
-    vocab, several = dut.params.vocab, dut.params.sequences > 1
-    return columns(token=[0, vocab - 1, vocab - 1, *rng.integers(vocab, size=count)],
-                   **({"sequence": rng.integers(2, size=count + 3)} if several else {}))
-
-
-def embedding_results(dut: Embedding, beats: Beats) -> Beats:
-    params = dut.params
-    padded = np.zeros((params.vocab, params.words * params.rows), dtype=int)
-    padded[:, :params.channels] = dut.table
-    return [{"x": word.tolist(), "last": int(at == params.words - 1),
-             **{name: beat[name] for name in beat if name == "sequence"}}
-            for beat in beats
-            for at, word in enumerate(padded[beat["token"]].reshape(params.words, -1))]
-
-
-def residual(profile: NumericProfile, words: int, rows: int = 3, **options) -> ResidualAdd:
-    """A channel less than the words hold: the last one of the last word is padding."""
-    return ResidualAdd(ResidualParams(profile, rows, max(rows * words - 1, 1), **options))
-
-
-def residual_beats(dut: ResidualAdd, rng: np.random.Generator, count: int) -> Beats:
-    """Whole vectors: the first to load, of the others a few."""
-    params = dut.params
-    y = numbers(rng, params.update_bits, (count, params.words, params.rows))
-    y.reshape(count, -1)[:, params.channels:] = 0
-    loads = rng.random(count) < 0.2
-    loads[0] = True
-    y[loads] = saturate(y[loads], params.profile.x)
-    return columns(y=y.reshape(-1, params.rows), load=np.repeat(loads, params.words).astype(int))
-
-
-def residual_results(dut: ResidualAdd, beats: Beats) -> Beats:
-    params, found = dut.params, []
-    x = np.zeros((params.words, params.rows), dtype=np.int64)
-    for index, beat in enumerate(beats):
-        word = index % params.words
-        before = 0 if beat["load"] else x[word]
-        x[word] = saturate(before + np.array(beat["y"]), params.profile.x)
-        found.append({"x": x[word].tolist(), "last": int(word == params.words - 1)})
-    return found
-
-
 def requantizer(*arguments, **options) -> Requantize:
     return Requantize(RequantizeParams(*arguments, **options))
 
@@ -244,10 +183,6 @@ def rom_results(dut: WeightRom, beats: Beats) -> list[int]:
 UNITS: dict[type, tuple] = {
     GluUnit: ("preacts", "products", "preact_layout", "product_layout", glu_beats, glu_results),
     MlgruUnit: ("preacts", "states", "preact_layout", "state_layout", mlgru_beats, mlgru_results),
-    Embedding: (
-        "requests", "words", "request_layout", "word_layout", embedding_beats, embedding_results),
-    ResidualAdd: (
-        "updates", "words", "update_layout", "word_layout", residual_beats, residual_results),
     Requantize: (
         "accs", "results", "acc_layout", "result_layout", requantize_beats, requantize_results),
     WeightRom: ("requests", "beats", "request_layout", None, rom_beats, rom_results)}
@@ -302,12 +237,6 @@ MAKERS: dict[str, Callable] = {
     **{f"mlgru {shape}": partial(mlgru, C12, *shape) for shape in (
         (1, 1, 1), (1, 2, 2), (2, 1, 1), (1, 3, 1), (2, 4, 2), (5, 1, 1), (1, 6, 1), (3, 8, 8))},
     "mlgru (1, 3, 1) S16": partial(mlgru, S16, 1, 3, 1),
-    **{f"embedding {shape}": partial(random_embedding, profile, *shape) for profile, shape in (
-        (S16, (65, 12, 8, 2)), (C12, (5, 16, 4)), (S16, (3, 7, 1, 2)), (C12, (2, 3, 8)),
-        (S16, (9, 33, 3)), (C12, (1, 1, 1)))},
-    **{f"residual {profile.name} {words}": partial(residual, profile, words)
-       for profile in (S16, C12) for words in range(1, 8)},
-    "residual of a channel": partial(residual, C12, 1, 1),
     "requantise": partial(requantizer, 17, 14, 18, 10, shifts=(9, 11, 14), lanes=3),
     **{f"requantise {widths}": partial(
         requantizer, *widths, shifts=(3, 12, 13), lanes=2, narrower=narrower, trace=True,
@@ -324,14 +253,11 @@ MAKERS: dict[str, Callable] = {
     ids=str)
 def test_random_beats_equal_the_reference_while_both_ends_pause(name, pauses):
     dut = MAKERS[name]()
-    count = 12 if "residual" in name or "embedding" in name else 50
-    check(dut, random_beats(dut, pauses.seed, count), pauses)
+    check(dut, random_beats(dut, pauses.seed, 50), pauses)
 
 
 @pytest.mark.parametrize("name", [
-    "glu S16", "glu C12", "mlgru S16", "mlgru C12", "embedding (65, 12, 8, 2)",
-    "embedding (5, 16, 4)", "residual C12 1", "residual S16 2", "residual C12 6", "requantise",
-    "weights (64, 40)"])
+    "glu S16", "glu C12", "mlgru S16", "mlgru C12", "requantise", "weights (64, 40)"])
 def test_a_reset_forgets_what_is_under_way(name):
     dut = MAKERS[name]()
     first, second = random_beats(dut, 5, 9), random_beats(dut, 6, 9)
@@ -344,32 +270,25 @@ def test_a_reset_forgets_what_is_under_way(name):
 
 @pytest.mark.parametrize(("make", "latency", "spacing"), [
     (partial(glu, S16), 8, 1), (partial(glu, C12), 6, 1), (partial(glu, ODD), 8, 1),
-    (partial(glu, C12, silu_table=True), 6, 1), (partial(glu, C12, routing_registers=True), 8, 1),
+    (partial(glu, C12, silu_table=True), 6, 1),
     (partial(mlgru, S16, 2, 8, 2), 11, 1), (partial(mlgru, C12, 2, 8, 2), 9, 1),
     *((partial(mlgru, C12, *shape), 9, spacing) for shape, spacing in (
         ((1, 1, 1), 7), ((1, 2, 2), 7), ((2, 1, 1), 4), ((1, 3, 1), 3), ((2, 4, 2), 2),
         ((5, 1, 1), 2), ((1, 6, 1), 2), ((3, 8, 8), 3))),
-    (partial(residual, C12, 1), 2, 3), (partial(residual, C12, 2), 2, 3),
-    (partial(residual, C12, 3), 2, 1), (partial(residual, S16, 8, 8), 2, 1),
     (partial(requantizer, 17, 16, 16, 16, shifts=(9, 12)), 4, 1),
-    # An embedding takes the next request once the last of its words has been taken.
-    *((partial(random_embedding, C12, *shape), 3, 3 + words) for shape, words in (
-        ((10, 24, 8), 3), ((10, 20, 8), 3), ((4, 5, 8), 1), ((6, 3, 1), 3), ((1, 1, 1), 1))),
 ])
 def test_rate_and_latency_are_as_stated(make, latency, spacing):
     dut = make()
     run = check(dut, random_beats(dut, 4, 20))
     assert dut.params.latency == latency
     assert run.sent_at == [spacing * index for index in range(len(run.sent_at))]
-    words = dut.params.words if isinstance(dut, Embedding) else 1
-    assert run.taken_at == [sent + latency + word for sent in run.sent_at for word in range(words)]
+    assert run.taken_at == [sent + latency for sent in run.sent_at]
 
 
 @pytest.mark.parametrize("make", [
     *(partial(glu, profile) for profile in PROFILES),
     *(partial(glu, profile, silu_table=True) for profile in PROFILES),
     *(partial(mlgru, profile, 2, 8, 2) for profile in PROFILES),
-    *(partial(residual, S16, words, 2, spaced=False) for words in (3, 4, 6, 9)),
     partial(requantizer, 17, 14, 17, 16, shifts=(9, 12), lanes=2)])
 def test_a_unit_that_never_stalls_gives_the_same_after_its_latency(make):
     dut = make(stalls=False)
@@ -424,15 +343,6 @@ def test_sigmoids_equal_the_reference_at_every_boundary_whatever_the_table(
     for table in (real, steep, [most] * len(real), [0] * len(real))[:tables]:
         dut = MlgruUnit(MlgruParams(profile, 1, 8, trace=True), table)
         check(dut, beats, pauses)
-
-
-@pytest.mark.parametrize("profile", [S16, C12], ids=lambda profile: profile.name)
-def test_extremes_of_the_residual_stream_equal_the_reference(profile):
-    x = profile.x
-    updates = [-(1 << x.bits), (1 << x.bits) - 1, x.min, x.max, -1, 0, 1]
-    pairs = [(old, y) for old in (x.min, x.max, -1, 0, 1, x.min + 1, x.max - 1) for y in updates]
-    check(ResidualAdd(ResidualParams(profile, 1, len(pairs))),
-          [{"y": [pair[step]], "load": 1 - step} for step in (0, 1) for pair in pairs])
 
 
 @pytest.mark.parametrize("shifts", [(0,), (1,), (12,), (40,), (0, 1, 9, 40)])
@@ -500,21 +410,6 @@ def test_a_start_in_mid_token_begins_a_new_sequence(pauses):
     for index, beat in enumerate(beats):
         beat["start"] = int(index in (0, 14, 20, 21, 26, 39))
     check(dut, beats, pauses)
-
-
-@pytest.mark.parametrize(("values", "bits"), [
-    ([[0, 0]], 1), ([[-1, 0]], 1), ([[1, 0]], 2), ([[127, -128]], 8), ([[128, 0]], 9),
-    ([[-129, 0]], 9), ([[2047, -2048]], 12)])
-def test_an_embedding_is_as_wide_as_its_values_need(values, bits):
-    dut = embedding(C12, np.array(values), 2)
-    assert (dut.params.element_bits, dut.params.word_bits) == (bits, 2 * bits)
-    check(dut, [{"token": 0}, {"token": 0}])
-
-
-@pytest.mark.long
-def test_the_last_of_the_largest_vocabulary_has_its_vector():
-    dut = random_embedding(C12, 1 << 16, 3, 4)
-    check(dut, [{"token": token} for token in ((1 << 16) - 1, 0, 256, 1 << 15, 65_000)])
 
 
 def test_an_update_clamped_before_the_sum_changes_no_result():

@@ -24,7 +24,7 @@ USES = {
     Use.BEATS: ("█", PALETTE[0], "beats of the array"),
     Use.NORM: ("n", PALETTE[3], "norm and quantiser"),
     Use.WEIGHTS: ("w", PALETTE[1], "weights through the port"),
-    Use.SCALE: ("s", PALETTE[4], "the scale: root and reciprocal"),
+    Use.SCALE: ("s", PALETTE[4], "root and reciprocal of the scale"),
     Use.POST: ("r", PALETTE[9], "post-processor and cells"),
     Use.PIPELINE: ("p", PALETTE[2], "pipelines up to the next vector"),
     Use.TOKEN: ("c", PALETTE[7], "choice of a token, embedding"),
@@ -47,8 +47,8 @@ def headline(report: CycleReport) -> list[str]:
         f"array of {params.rows} x {params.cols}, {sequences}; in a cycle {params.quant_lanes} "
         f"activations, {params.post_lanes} results"]
     if memory is not None:
-        lines.append(f"memory of {params.port_bits} bits: {number(memory.rate)} words a cycle, the "
-                     f"first after {memory.latency} cycles")
+        lines.append(f"memory: {number(memory.rate)} x {params.port_bits} bits a cycle, the first "
+                     f"after {memory.latency} cycles")
     return lines
 
 
@@ -174,7 +174,7 @@ def token_html(report: CycleReport) -> str:
 def stage_bars(token: TokenCycles) -> str:
     """Draw the cycles of each kind of stage as stacked bars; return an SVG element."""
     places = range(len(token.stages))
-    with drawing(9, 1.3 + 0.3 * len(places)) as figure:
+    with drawing(9, 1.5 + 0.3 * len(places)) as figure:
         axes = figure.add_subplot()
         left = [0.0 for _ in places]
         for use, (_, colour, meaning) in USES.items():
@@ -194,5 +194,5 @@ def stage_bars(token: TokenCycles) -> str:
         axes.grid(axis="x", color=GREY, alpha=0.3, linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right", "left"]].set_visible(False)
-        figure.legend(loc="outside upper left", ncols=4)
+        figure.legend(loc="outside upper left", ncols=3)
         return svg_of(figure, "stages", "cycles of each kind of stage, by what they are")

@@ -5,11 +5,9 @@ Both are the top module in Verilog, as pads go in two directions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from sterna.hw.memory.sdram import SdramParams
 
-__all__ = ["CORE_MODULE", "simulated_sdram", "with_sdram_pads"]
+__all__ = ["CORE_MODULE", "sdram_pads", "simulated_sdram"]
 
 CORE_MODULE = "board_core"
 """The module behind the pads."""
@@ -54,29 +52,21 @@ _MODEL = """\
 _CONTENTS = "sdram.mem"
 
 
-def with_sdram_pads(verilog: Mapping[str, str], top: str) -> dict[str, str]:
-    """Put the top module that is synthesised around the core: texts by file name."""
-    core = f"{CORE_MODULE}.v"
-    return {f"{top}.v": verilog[core] + _pads(top),
-            **{name: text for name, text in verilog.items() if name != core}}
+def sdram_pads(top: str) -> str:
+    """The top module that is synthesised."""
+    return _TOP.format(top=top, core=CORE_MODULE, pins=_PINS, memory=_PADS)
 
 
-def simulated_sdram(
-    verilog: Mapping[str, str], top: str, clock_hz: int, image: bytes,
-) -> dict[str, str]:
-    """The top module with ``sdram_model`` in place of its pads, and an image to begin with: texts
-    by file name.
+def simulated_sdram(verilog: str, top: str, clock_hz: int, image: bytes) -> dict[str, str]:
+    """Verilog with ``sdram_model`` in place of the pads, and the image: texts by file name.
 
-    The memory samples with the clock of the board: neither pads nor wires take time here.
+    The memory begins with the image, and samples with the clock of the board: neither pads nor
+    wires take time here.
     """
     words = [int.from_bytes(image[at:at + 2], "little") for at in range(0, len(image), 2)]
     times = SdramParams(clock_hz).picoseconds
     memory = _MODEL.format(contents=_CONTENTS, words=len(words), times=", ".join(
         f".{name}(32'd{value})" for name, value in times.items()))
-    core = verilog[f"{top}.v"].removesuffix(_pads(top))
-    return {f"{top}.v": core + _TOP.format(top=top, core=CORE_MODULE, pins="", memory=memory),
+    around = _TOP.format(top=top, core=CORE_MODULE, pins="", memory=memory)
+    return {f"{top}.v": verilog.removesuffix(sdram_pads(top)) + around,
             _CONTENTS: "".join(f"{word:04x}\n" for word in words)}
-
-
-def _pads(top: str) -> str:
-    return _TOP.format(top=top, core=CORE_MODULE, pins=_PINS, memory=_PADS)

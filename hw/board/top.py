@@ -19,7 +19,7 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.board.boards import Board, constraints_name, constraints_text
 from sterna.hw.board.clock import BoardClock, board_pll
-from sterna.hw.board.sdram_top import CORE_MODULE, simulated_sdram, with_sdram_pads
+from sterna.hw.board.sdram_top import CORE_MODULE, sdram_pads, simulated_sdram
 from sterna.hw.board.serial_protocol import QUEUE_BYTES, Order, SerialProtocol, check_core
 from sterna.hw.board.uart import UartParams, UartReceiver, UartTransmitter
 from sterna.hw.core.core import Core
@@ -189,7 +189,8 @@ class BoardDesign:
         cells. In place of the pads of an SDRAM is ``sdram_model``, which begins with the image."""
         found = dict(self.verilog)
         if self.image is not None:
-            found |= simulated_sdram(found, TOP_MODULE, self.params.clock_hz, self.image)
+            found |= simulated_sdram(
+                found[f"{TOP_MODULE}.v"], TOP_MODULE, self.params.clock_hz, self.image)
         clock = files(cells).joinpath(_CLOCK_CELLS).read_text(encoding="utf-8")
         return {_CLOCK_CELLS: clock, **cells.cell_models(found[f"{TOP_MODULE}.v"]), **found}
 
@@ -263,14 +264,12 @@ def board_design(
     """
     core = board_core(model, params.board, sizes, sdram=sdram)
     image = build_image(model, core)
-    top = BoardTop(params, image)
-    if not sdram:
-        return BoardDesign(
-            params, core, model.config, model.sha256, verilog_files(top, TOP_MODULE))
-    packed, room = pack_image(image), 2 * SdramParams(params.clock_hz).words
-    if len(packed) > room:
+    packed = pack_image(image) if sdram else None
+    if packed and len(packed) > (room := 2 * SdramParams(params.clock_hz).words):
         raise ValueError(f"the image has {len(packed):,} bytes, the SDRAM {room:,}")
-    verilog = with_sdram_pads(verilog_files(top, CORE_MODULE), TOP_MODULE)
+    verilog = verilog_files(BoardTop(params, image), CORE_MODULE if sdram else TOP_MODULE)
+    if sdram:
+        verilog[f"{TOP_MODULE}.v"] = verilog.pop(f"{CORE_MODULE}.v") + sdram_pads(TOP_MODULE)
     return BoardDesign(params, core, model.config, model.sha256, verilog, packed)
 
 

@@ -39,7 +39,6 @@ class RequantizeParams:
     tag_bits: int = 0  # bits that travel with a beat
     trace: bool = False  # whether results also come out unsaturated
     stalls: bool = True  # whether results may have to wait to be taken
-    bias_late: int = 0  # steps by which `bias` comes after the rest of its beat, 0 to 3
 
     latency: ClassVar[int] = 4
     """Steps from ``accs`` to ``results``: operands, product, shift, bias and saturation."""
@@ -48,7 +47,6 @@ class RequantizeParams:
         for bits in self.narrower:
             check_whole("narrower bits", bits, 2, self.out_bits)
         check_whole("tag_bits", self.tag_bits, 0, 64)
-        check_whole("bias_late", self.bias_late, 0, 3)
         for name in ("sum_bits", "scale_bits", "bias_bits", "out_bits"):
             check_whole(name, getattr(self, name), 2, 24)
         check_whole("lanes", self.lanes, 1, 65536)
@@ -160,7 +158,7 @@ class Requantize(wiring.Component):
             kept = [_keep(value, params.kept_bits) for value in shifted]
             value = steps.register(Array(value for value, _ in kept)[select], f"kept{lane}")
             leaves = steps.register(Array(large for _, large in kept)[select], f"leaves{lane}")
-            bias = steps.delay(accs.bias[lane], 3 - params.bias_late, f"bias{lane}")
+            bias = steps.delay(accs.bias[lane], 3, f"bias{lane}")
             result, fits = self._saturate(rounded_sum(value, bias), leaves, value[-1])
             m.d.comb += results.value[lane].eq(steps.register(result, f"result{lane}"))
             if params.narrower:

@@ -37,8 +37,6 @@ class GluParams(Interleaved):
     # Whether `silu(gate)` is looked up in a table like the sigmoid's, without a product, if
     # the profile has a sigmoid for every value of z. Otherwise this changes nothing.
     silu_table: bool = False
-    # whether what a multiplier takes from another goes through one more register
-    routing_registers: bool = False
 
     def __post_init__(self) -> None:
         check_whole("lanes", self.lanes, 1, 4096)
@@ -57,12 +55,12 @@ class GluParams(Interleaved):
     @property
     def silu_step(self) -> int:
         """Step at which ``silu(gate)`` is known: sigmoid, product, rounding."""
-        return self.sigmoid.latency + self.routing_registers + 2
+        return self.sigmoid.latency + 2
 
     @property
     def latency(self) -> int:
         """Steps from ``preacts`` to ``products``: silu, product, saturation."""
-        return self.silu_step + self.routing_registers + 2
+        return self.silu_step + 2
 
     @property
     def preact_layout(self) -> StructLayout:
@@ -125,8 +123,7 @@ class GluUnit(wiring.Component):
 
     def _lane(self, m, steps, advance, lane):
         """One channel: ``silu`` at step ``params.silu_step``, ``p`` at ``params.latency``."""
-        profile, preact, far = (
-            self.params.profile, self.preacts.payload, self.params.routing_registers)
+        profile, preact = self.params.profile, self.preacts.payload
         m.submodules[f"sigmoid{lane}"] = table = SigmoidTable(
             self.params.sigmoid, self._table)
         m.d.comb += [table.advance.eq(advance), table.z.eq(preact.gate[lane])]
@@ -135,13 +132,12 @@ class GluUnit(wiring.Component):
             wait = self.params.silu_step - table.params.latency
             silu = steps.delay(table.silu, wait, f"silu{lane}")
         else:
-            gate = steps.delay(preact.gate[lane], table.params.latency + far, f"gate{lane}")
-            sigmoid = steps.delay(table.sigmoid, far, f"far_sigmoid{lane}")
-            weighted = steps.register(gate * sigmoid, f"weighted{lane}")
+            gate = steps.delay(preact.gate[lane], table.params.latency, f"gate{lane}")
+            weighted = steps.register(gate * table.sigmoid, f"weighted{lane}")
             # A sigmoid is from 0 to below 1, so |silu(gate)| <= |gate|: the bits of z suffice.
             rounded = round_shift(weighted, profile.sigmoid_frac)[:profile.z.bits].as_signed()
             silu = steps.register(rounded, f"rounded{lane}")
-        up = steps.delay(preact.up[lane], self.params.silu_step + far, f"up{lane}")
-        gated = steps.register(steps.delay(silu, far, f"far_silu{lane}") * up, f"gated{lane}")
+        up = steps.delay(preact.up[lane], self.params.silu_step, f"up{lane}")
+        gated = steps.register(silu * up, f"gated{lane}")
         p = saturated_shift(gated, profile.product_shift, profile.p)
         return silu, steps.register(p, f"p{lane}")

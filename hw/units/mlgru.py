@@ -42,8 +42,6 @@ class MlgruParams(Interleaved):
     #: tokens are far longer than the pipeline, does not need it.
     spaced: bool = True
     stalls: bool = True  #: whether results may have to wait to be taken
-    #: whether what a multiplier takes from another goes through one more register
-    routing_registers: bool = False
 
     def __post_init__(self) -> None:
         check_whole("layers", self.layers, 1, 1024)
@@ -77,7 +75,7 @@ class MlgruParams(Interleaved):
     @property
     def candidate_step(self) -> int:
         """Step at which c, and with it the old state, is needed: product and saturation."""
-        return self.sigmoid.latency + self.routing_registers + 2
+        return self.sigmoid.latency + 2
 
     @property
     def read_step(self) -> int:
@@ -94,7 +92,7 @@ class MlgruParams(Interleaved):
     @property
     def latency(self) -> int:
         """Steps from a beat of ``preacts`` to its beat of ``states``: product, saturation."""
-        return self.state_step + self.routing_registers + 2
+        return self.state_step + 2
 
     @property
     def beat_spacing(self) -> int:
@@ -168,17 +166,15 @@ class MlgruLane(wiring.Component):
             m.d.comb += [table.advance.eq(self.advance), table.z.eq(z)]
 
         # Candidate: c = z * sigmoid(z).
-        far = self.params.routing_registers
-        z = steps.delay(self.c, candidate.params.latency + far, "z")
-        sigmoid = steps.delay(candidate.sigmoid, far, "far_sigmoid")
-        weighted = steps.register(z * sigmoid, "weighted")
+        z = steps.delay(self.c, candidate.params.latency, "z")
+        weighted = steps.register(z * candidate.sigmoid, "weighted")
         c = steps.register(saturated_shift(weighted, profile.candidate_shift, profile.h), "c")
 
         # State. The definition, (f*h + (2^Ff - f)*c + half) >> Ff, is the same number with one
         # multiplier: f*h + (2^Ff - f)*c = 2^Ff*c + f*(h - c), and a multiple of 2^Ff can be
         # taken out of a floor shift by Ff. As a rounded mean of h and c it fits in h.bits.
         # Operands and products are registers, so that those of a multiplier can take them.
-        f = steps.delay(forget.sigmoid, 3 + far, "f")
+        f = steps.delay(forget.sigmoid, 3, "f")
         difference = steps.register(self.old_state - c, "difference")
         product = steps.register(f * difference, "product")
         mean = rounded_sum(
@@ -187,17 +183,17 @@ class MlgruLane(wiring.Component):
         m.d.comb += self.new_state.eq(new_state)
 
         # Output: o = g * h.
-        g = steps.delay(gate.sigmoid, 4 + 2 * far, "g")
-        gated = steps.register(g * steps.delay(new_state, far, "far_state"), "gated")
+        g = steps.delay(gate.sigmoid, 4, "g")
+        gated = steps.register(g * new_state, "gated")
         o = saturated_shift(gated, profile.output_shift, profile.o)
         m.d.comb += self.o.eq(steps.register(o, "o"))
-        m.d.comb += self.h.eq(steps.delay(new_state, 2 + far, "h"))
+        m.d.comb += self.h.eq(steps.delay(new_state, 2, "h"))
 
         if self.params.trace:
             m.d.comb += [
-                self.forget.eq(steps.delay(f, 2 + 2 + far, "forget")),
+                self.forget.eq(steps.delay(f, 2 + 2, "forget")),
                 self.gate.eq(steps.delay(g, 2, "gate")),
-                self.candidate.eq(steps.delay(c, 3 + 2 + far, "candidate")),
+                self.candidate.eq(steps.delay(c, 3 + 2, "candidate")),
             ]
         return m
 

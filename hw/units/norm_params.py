@@ -45,9 +45,6 @@ class NormParams(Interleaved):
     # bits per cycle of the two divisions; with 0 both quotients come from one table
     digit_bits: int = 0
     root_digit_bits: int = 2  # bits per cycle of the root
-    # whether R goes through one more register on its way to the multipliers, and squares and
-    # their sum through one before the sum and the root
-    routing_registers: bool = False
 
     read_steps: ClassVar[int] = 3  # from the address of a chunk: memory, register, elements
     idle_steps: ClassVar[int] = 1  # from a scale taken to the `service` of a vector that waits
@@ -195,7 +192,7 @@ class NormParams(Interleaved):
     @property
     def factor_steps(self) -> int:
         """Cycles from ``service`` until R and the first chunk are the factors."""
-        return 1 + max(self.reciprocal_steps + self.routing_registers, self.read_steps)
+        return 1 + max(self.reciprocal_steps, self.read_steps)
 
     @property
     def first_chunk_steps(self) -> int:
@@ -203,12 +200,6 @@ class NormParams(Interleaved):
         it is rounded as it is offered.
         """
         return self.factor_steps + 2
-
-    @property
-    def square_steps(self) -> int:
-        """Cycles from a chunk taken to the last before its squares: q, with ``routing_registers``
-        the parts of the squares."""
-        return 1 + self.routing_registers
 
     @property
     def tree_levels(self) -> int:
@@ -224,10 +215,9 @@ class NormParams(Interleaved):
 
     @property
     def root_steps(self) -> int:
-        """Cycles from the last chunk taken to N; the last sum is made as the root loads it, or
-        with ``routing_registers`` before.
-        """
-        return self.square_steps + self.tree_steps + self.routing_registers + self.root.latency
+        """Cycles from the last chunk taken to N: q, the sum, which is made as the root loads it,
+        and the root."""
+        return 1 + self.tree_steps + self.root.latency
 
     @property
     def scale_steps(self) -> int:

@@ -232,11 +232,10 @@ class NormScale(wiring.Component):
         m = Module()
         params = self.params
         steps = Pipeline(m, Const(1))
-        # S is made tree_steps after the squares.
-        far = params.routing_registers
-        sum_step = params.square_steps + params.tree_steps
+        # S is made tree_steps after q.
+        sum_step = 1 + params.tree_steps
         arrived = steps.flags(self.taken, sum_step, "arrived")[-1]
-        complete = steps.flags(self.taken & self.last, sum_step + far, "complete")[-1]
+        complete = steps.flags(self.taken & self.last, sum_step, "complete")[-1]
 
         # Neighbours are added level by level; a register follows the first, then every
         # second level, and the last.
@@ -244,9 +243,7 @@ class NormScale(wiring.Component):
         for lane in range(params.lanes):
             q = steps.register(self.q[lane], f"q{lane}")
             # |q| <= 127
-            squares, cross = square_parts(q)
-            parts = (steps.delay(squares, far, f"squares{lane}"),
-                     steps.delay(cross, far, f"cross{lane}"))
+            parts = square_parts(q)
             level.append(steps.register(
                 square_of(parts)[:params.square_bits], f"square{lane}"))
         for depth in range(1, params.tree_levels + 1):
@@ -269,7 +266,7 @@ class NormScale(wiring.Component):
             m.d.sync += silent.eq(self.silent)
         m.d.comb += [
             root.start.eq(complete),
-            root.value.eq(Mux(silent, 127 ** 2, self.s if far else total)),
+            root.value.eq(Mux(silent, 127 ** 2, total)),
             self.n.eq(root.root),
             self.done.eq(root.done),
         ]
@@ -399,7 +396,7 @@ class NormQuant(wiring.Component):
         chunk = Array(front.chunk.as_value() for front in fronts)[serving]
         half = params.profile.reciprocal_bits - 1
         product_bits = params.profile.act_bits + params.profile.reciprocal_bits
-        r = steps.register(steps.delay(r, params.routing_registers, "far_r"), "factor")
+        r = steps.register(r, "factor")
         for lane in range(params.lanes):
             kept = ~last[params.read_steps - 1] | filled[lane // params.rows]
             y = chunk.word_select(lane, params.y_bits)

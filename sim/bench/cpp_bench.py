@@ -107,8 +107,7 @@ class _Bench:
             words = phase.inputs.get(name, [])
             library.bench_want(bench, index, len(words) or phase.outputs.get(name, 0),
                                self._port(f"{name}__payload").as_bytes(words))
-        outputs: dict[str, list[int]] = {name: [] for name in job.outputs}
-        taken_at: dict[str, list[int]] = {name: [] for name in job.outputs}
+        outputs, taken_at = ({name: list[int]() for name in job.outputs} for _ in range(2))
         status = _RUNNING
         while status == _RUNNING:
             status = library.bench_run(bench, CHUNK)

@@ -1,4 +1,4 @@
-"""The core: any number of sequences, any model within its limits, against the reference."""
+"""The image of a core: behind a port, in ROMs of one Verilog for many models, packed and back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from amaranth.sim import Simulator as AmaranthSimulator
 from conftest import faulty_weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_cores import SHAPES, Shape, assert_same_model
+from simulated_cores import SHAPES, SMALL, Shape, assert_same_model, params_of, requests
 
 from sterna.hw.core.core import Core, logit_layout, prompt_layout, token_layout
 from sterna.hw.core.core_image import CoreImage, build_image, unpack_image
@@ -33,35 +33,11 @@ from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
 from sterna.sim.bench.runner import Simulator
 from sterna.sim.core.reference import answer
-from sterna.sim.engine import run_engine, write_engine
+from sterna.sim.core.run import run_core, write_core
 from sterna.sim.memory import ImageMemory
 
 SIMULATORS = [Simulator.VERILATOR, *([Simulator.ICARUS] if shutil.which("iverilog") else [])]
 STYLES = [ArrayStyle.GENERIC, ArrayStyle.ECP5_CHAIN, ArrayStyle.XC7_PAIR]
-SMALL = {"rows": 4, "cols": 8, "clusters": 2, "post_lanes": 2, "cell_lanes": 1, "quant_lanes": 4}
-
-
-def requests(params: CoreParams, model: QuantizedModel) -> list[tuple[int, Request]]:
-    """A distinct prompt for each sequence; then those that are done are replaced, one goes on.
-
-    The longest answer ends early, with a token that it has. A compact core draws no tokens.
-    """
-    vocab, sequences = model.config.vocab, params.sequences
-    temperatures = (0.0, 0.0, 0.0) if params.compact else (0.0, 0.7, 30.0)
-    rng = np.random.default_rng(sequences)
-
-    def request(sequence: int, **changes) -> Request:
-        prompt = tuple(map(int, rng.integers(0, vocab, size=1 + sequence % 3)))
-        usual = Request(prompt, 2 + sequence % 3, temperatures[sequence % 3], 5 + sequence)
-        return replace(usual, **changes)
-
-    first = [(each, request(each)) for each in range(sequences)]
-    longest = replace(first[-1][1], tokens=9)
-    stop, = answer(IntegerModel(model), [longest])
-    longest = replace(longest, stop_token=stop.generated[5])
-    return [*first[:-1], (sequences - 1, longest), (0, request(0, tokens=3, start=False)),
-            *((each, request(each + 1)) for each in range(1, sequences // 2)),
-            (0, request(0, tokens=0, prompt=(1, 0, 1), predict=(True, False, True)))]
 
 
 def check(
@@ -72,14 +48,14 @@ def check(
     """Run the requests of every sequence after a reset in mid-token; tokens and logits are those of
     the reference. Without pauses the cycles are those of the cycle model."""
     image = build_image(made_of or model, params)
-    sources = sources or write_engine(image, work)
+    sources = sources or write_core(image, work)
     asked = requests(params, model)
     reference = IntegerModel(model)
     answers = [answer(reference, [each for owner, each in asked if owner == sequence])
                for sequence in range(params.sequences)]
     tokens = [[token for each in found for token in each.generated] for found in answers]
     logits = [[each for one in found for each in one.logits] for found in answers]
-    run = run_engine(image, sources, asked, sum(map(len, tokens)), work / "run",
+    run = run_core(image, sources, asked, sum(map(len, tokens)), work / "run",
                      simulator=simulator, random_pauses=pauses, cut_after=150)
     assert [each.tokens for each in run] == tokens
     for each, expected in zip(run, logits, strict=True):
@@ -91,38 +67,12 @@ def check(
     left = [[len(each.generated) for each in found] for found in answers]
     asked = [(owner, replace(each, stop_token=None, tokens=left[owner].pop(0)))
              for owner, each in asked]
-    run = run_engine(image, sources, asked, sum(map(len, tokens)), work / "run", settled=True)
+    run = run_core(image, sources, asked, sum(map(len, tokens)), work / "run", settled=True)
     assert [each.tokens for each in run] == tokens
     cycles = run_cycles(params, model.config, asked)
     first = min(each.token_cycles[0] for each in run) - min(each[0] for each in cycles.tokens)
     assert [each.token_cycles for each in run] == [
         [cycle + first for cycle in each] for each in cycles.tokens]
-
-
-def params_of(model: QuantizedModel, **changes) -> CoreParams:
-    return CoreParams(Limits.of(model), **(SMALL | changes))
-
-
-@pytest.mark.parametrize(("shape", "sequences", "style", "changes"), [
-    pytest.param(shape, sequences, style, changes,
-                 id=f"{shape.name}-{sequences}-{style}-{'-'.join(changes)}",
-                 marks=[] if number == 1 else [pytest.mark.long])
-    for number, (shape, sequences, style, changes) in enumerate([
-        (SHAPES[0], 4, ArrayStyle.GENERIC, {}),
-        (SHAPES[1], 1, ArrayStyle.ECP5_CHAIN, {"clusters": 1, "compact": True}),
-        *((shape, (1, 2, 16)[index % 3], STYLES[index % 3], (
-            {}, {"phases": 1, "compact": True},
-            {"post_lanes": 4, "cell_lanes": 4, "quant_lanes": 8, "cols": 16},
-            {"rows": 8, "cell_lanes": 2, "clusters": 1, "quant_lanes": 2, "compact": True},
-            )[index % 4])
-          # Those between are behind a port, below.
-          for index, shape in enumerate(SHAPES[5:]))])])
-def test_every_sequence_follows_the_reference(
-    shape: Shape, sequences: int, style: ArrayStyle, changes: dict, tmp_path: Path,
-) -> None:
-    model = shape.model()
-    changes = changes if sequences > 1 else {k: v for k, v in changes.items() if k != "phases"}
-    check(model, params_of(model, sequences=sequences, style=style, **changes), tmp_path)
 
 
 @pytest.mark.parametrize(("port", "sequences", "ring", "shape", "style", "changes"), [
@@ -141,14 +91,6 @@ def test_an_image_behind_a_port_gives_the_same_words(
     params = params_of(
         model, port_bits=port, sequences=sequences, ring=ring, style=style, **changes)
     check(model, params, tmp_path)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("simulator", SIMULATORS)
-def test_both_simulators_agree(simulator: Simulator, tmp_path: Path) -> None:
-    model = random_model(ModelConfig(6, 1, 9, 11), C12, seed=4)
-    check(model, CoreParams(Limits.of(model), sequences=2, **SMALL), tmp_path,
-          simulator=simulator)
 
 
 @pytest.mark.long
@@ -223,7 +165,7 @@ module bench (
     end
   end
   wire busy = stall || (waiting && !answers);
-  engine_on_wishbone #(.PORT(64), .ADDRESS({address} + 1), .PROMPT({prompt} + 1),
+  core_on_wishbone #(.PORT(64), .ADDRESS({address} + 1), .PROMPT({prompt} + 1),
     .TOKEN({token} + 1), .LOGITS({logits} + 1)) dut (
     .clk(clk), .rst(rst), .prompts__payload(prompts__payload), .prompts__valid(prompts__valid),
     .prompts__ready(prompts__ready), .tokens__payload(tokens__payload),
@@ -247,11 +189,11 @@ def test_the_example_takes_the_image_from_a_wishbone_bus(tmp_path: Path) -> None
         prompt=prompt_layout(params).size - 1, token=token_layout(params).size - 1,
         logits=logit_layout(params).size - 1, address=params.address_bits - 1,
         words=len(words) - 1))
-    example = Path(__file__).parent / "verilog" / "engine_on_wishbone.v"
+    example = Path(__file__).parent / "verilog" / "core_on_wishbone.v"
     asked = [(number, Request((3 + number,), tokens=4)) for number in range(2)]
     found = [answer(IntegerModel(model), [each])[0].generated for _, each in asked]
     for pauses in (False, True):
-        run = run_engine(image, [tmp_path / "bench.v", example, verilog], asked, 8,
+        run = run_core(image, [tmp_path / "bench.v", example, verilog], asked, 8,
                          tmp_path / "run", random_pauses=pauses, top="bench")
         assert [each.tokens for each in run] == [list(each) for each in found]
 
@@ -410,7 +352,7 @@ def test_impossible_sizes_are_refused(changes: dict, message: str) -> None:
         CoreParams(Limits(S16, 16, 20, 2, 40, (1, 40), 16), **SMALL | changes)
 
 
-def test_formats_of_two_kinds_have_no_engine() -> None:
+def test_formats_of_two_kinds_have_no_core() -> None:
     models = [random_model(ModelConfig(8, 1, 8, 8), profile, seed=1) for profile in (S16, C12)]
     with pytest.raises(ValueError, match="one set of formats, got models of C12, S16"):
         Limits.of(*models)

@@ -2,7 +2,7 @@
 // waits in a small queue, since an acknowledgement cannot be refused.
 //
 // Widths are those of the engine: print(Engine(image)) in Python, or the ports of engine.v.
-module engine_on_wishbone #(
+module core_on_wishbone #(
   parameter PORT = 64, parameter ADDRESS = 20,
   parameter PROMPT = 1, parameter TOKEN = 1, parameter LOGITS = 1
 ) (

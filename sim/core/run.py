@@ -23,7 +23,7 @@ from sterna.hw.testbench.job import Job, Phase, PhaseResult
 from sterna.sim.bench.runner import Simulator, run_on
 from sterna.sim.memory import ImageMemory
 
-__all__ = ["SequenceRun", "run_engine", "write_engine"]
+__all__ = ["SequenceRun", "run_core", "write_core"]
 
 _MODULE = "core"
 
@@ -63,7 +63,7 @@ class _WithMemory(wiring.Component):
         return m
 
 
-def write_engine(
+def write_core(
     image: CoreImage, folder: Path, *, memory: wiring.Component | None = None,
 ) -> list[Path]:
     """Write the Verilog of a core and of the cells it uses; return the files.
@@ -83,7 +83,7 @@ def write_engine(
     return [*(folder / name for name in models), verilog]
 
 
-def run_engine(
+def run_core(
     image: CoreImage, sources: Sequence[Path], requests: Sequence[tuple[int, Request]],
     generated: int, work: Path, *, simulator: Simulator = Simulator.VERILATOR,
     random_pauses: bool = False, cut_after: int | None = None, settled: bool = False,
@@ -96,7 +96,7 @@ def run_engine(
     image
         What the core was made of.
     sources
-        Its Verilog, as :func:`write_engine` returns it.
+        Its Verilog, as :func:`write_core` returns it.
     requests
         The sequence of each and the request, in the order in which their prompts are sent: one
         that waits keeps those behind it.

@@ -1,1 +1,0 @@
-"""The whole language model in gateware: token in, token out."""

@@ -30,8 +30,8 @@ from sterna.model.profile import S16
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
+from sterna.sim.core.memory import SDRAM_MODEL, SimulatedSdram, sdram_faults
 from sterna.sim.core.run import SequenceRun, run_core, write_core
-from sterna.sim.memory import SDRAM_MODEL, SimulatedSdram, sdram_faults
 
 TOKENS = 2
 

@@ -14,8 +14,8 @@ from sterna.hw.core.request import Request
 from sterna.hw.testbench.job import SimulationError
 from sterna.sim.bench.cpp_build import build_library, load_library
 from sterna.sim.bench.waves import WaveSignal, check_waves, write_views
+from sterna.sim.core.memory import SDRAM_MODEL
 from sterna.sim.core.reference import Oracle
-from sterna.sim.memory import SDRAM_MODEL
 
 __all__ = ["BoardSimulation", "ConversationReference"]
 

@@ -50,9 +50,8 @@ _UNITS = (
 )
 _CORES = (
     "core --rows 4 --cols 16 --quant-lanes 8 --sequences 2 --trace --style xc7-pair",
-    "core --rows 4 --cols 8 --no-logits --external-weights --routing-registers --style ecp5-table",
-    "core --rows 1 --cols 4 --no-sampling --trace --style ecp5-chain",
-    "core --rows 2 --cols 8 --sequences 2 --no-logits --routing-registers --style xc7-table",
+    "core --rows 4 --cols 8 --port-bits 32 --style ecp5-chain",
+    "core --rows 1 --cols 4 --compact --trace",
 )
 
 

@@ -32,9 +32,9 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
 from sterna.sim.bench.runner import Simulator
+from sterna.sim.core.memory import ImageMemory
 from sterna.sim.core.reference import answer
 from sterna.sim.core.run import run_core, write_core
-from sterna.sim.memory import ImageMemory
 
 SIMULATORS = [Simulator.VERILATOR, *([Simulator.ICARUS] if shutil.which("iverilog") else [])]
 STYLES = [ArrayStyle.GENERIC, ArrayStyle.ECP5_CHAIN, ArrayStyle.XC7_PAIR]

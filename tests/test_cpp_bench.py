@@ -21,10 +21,10 @@ from sterna.hw.testbench.job import Job, MonitoredBits, Pause, Phase, PhaseResul
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized.synthetic import random_model
-from sterna.sim import engine as engine_module
 from sterna.sim.bench import cpp_bench as cpp_bench_module
 from sterna.sim.bench.cpp_bench import run_in_cpp
 from sterna.sim.bench.runner import Simulator, run_on
+from sterna.sim.core import run as run_module
 from sterna.sim.core.reference import record_activations
 from sterna.sim.core.run import run_core, write_core
 
@@ -180,7 +180,7 @@ def test_a_core_gives_what_it_gives_in_cocotb(tmp_path, monkeypatch):
                         quant_lanes=4, sequences=2)
     image = build_image(model, params)
     monkeypatch.setattr(
-        engine_module, "run_on", lambda simulator, *job: run_in_both(QUICK, *job))
+        run_module, "run_on", lambda simulator, *job: run_in_both(QUICK, *job))
     requests = [(0, Request((1, 2, 3), 3)), (1, Request((4,), 2, 0.7, 5))]
     runs = run_core(
         image, write_core(image, tmp_path / "core"), requests, 5, tmp_path, cut_after=150)

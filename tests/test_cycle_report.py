@@ -81,7 +81,7 @@ def test_one_sequence_waits_for_its_norms_and_pipelines(nano):
 
 def test_choices_are_runs_of_those_cores(nano):
     assert list(nano.choices) == [
-        "sequences 2", "sequences 4", "sequences 16", "rows 16", "cols 128", "quant_lanes 16",
+        "sequences 2", "sequences 4", "rows 16", "cols 128", "quant_lanes 16",
         "post_lanes 8"]
     for name in ("sequences 2", "cols 128", "post_lanes 8"):
         size, value = name.split()
@@ -90,7 +90,7 @@ def test_choices_are_runs_of_those_cores(nano):
     # A core of one row has one result a cycle at most.
     narrow = CoreParams(shape_limits(TINIEST, C12), rows=1, cols=8, sequences=4)
     assert list(cycle_report(narrow, TINIEST).choices) == [
-        "sequences 2", "sequences 16", "rows 2", "cols 16"]
+        "sequences 2", "rows 2", "cols 16"]
 
 
 @pytest.mark.parametrize(("shape", "profile", "changes"), [

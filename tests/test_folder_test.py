@@ -38,8 +38,7 @@ CASES: dict[str, tuple[QuantizedModel, str, dict[str, Any]]] = {
        for unit, lanes in (("norm", 4), ("mlgru", 2))},
     "core of two sequences": (
         TINIEST, "core", {"rows": 2, "cols": 8, "sequences": 2, "trace": True}),
-    "core without its weights": (TINIEST, "core", {
-        "rows": 2, "cols": 8, "external_weights": True, "logits": False, "sampling": False}),
+    "compact core": (TINIEST, "core", {"rows": 1, "cols": 8, "compact": True}),
 }
 needs_icarus = pytest.mark.skipif(shutil.which("iverilog") is None, reason="no Icarus")
 

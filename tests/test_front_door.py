@@ -49,7 +49,7 @@ def test_alone_it_prints_a_short_guide(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(("words", "offered"), [
-    ("syn", ["synth"]), ("verilog tiny --ext", ["--external-weights"]), ("verilog mi", ["micro"]),
+    ("syn", ["synth"]), ("verilog tiny --port", ["--port-bits"]), ("verilog mi", ["micro"]),
     ("synth micro --target ice40", ["ice40-up5k", "ice40-hx8k"]),
     ("simulate micro --unit ml", ["mlgru"]),
     ("verilog ./mo", [])])     # the shell's own completion of files

@@ -13,7 +13,7 @@ from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.memory.sdram import SdramParams
 from sterna.hw.testbench.job import Job, Phase
 from sterna.sim.bench.runner import Simulator, run_on
-from sterna.sim.memory import SDRAM_MODEL, SimulatedSdram, sdram_faults, sdram_times
+from sterna.sim.core.memory import SDRAM_MODEL, SimulatedSdram, sdram_faults, sdram_times
 
 SIMULATORS = [Simulator.VERILATOR, *([Simulator.ICARUS] if shutil.which("iverilog") else [])]
 SMALL = SdramParams(100_000_000, row_bits=11, column_bits=8, start=2_000.0)

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from sterna.hw.board.conversation import Conversation, ConversationError
-from sterna.hw.board.serial_protocol import Answer, Order, SerialProtocol, check_core, order_bytes
+from sterna.hw.board.serial_protocol import (
+    QUEUE_BYTES,
+    Answer,
+    Order,
+    SerialProtocol,
+    check_core,
+    order_bytes,
+)
 from sterna.hw.core.image_reader import ImageStatus
 from sterna.hw.testbench.amaranth import run_bench
 
@@ -249,7 +256,7 @@ def test_a_long_line_never_overruns_the_queue_of_the_board():
     sizes = []
     port.write = lambda data: sizes.append(len(data))
     list(Conversation(port).say([60000] * 301, 1))
-    assert max(sizes) <= 256
+    assert max(sizes) <= QUEUE_BYTES
     assert port.answers == b""
 
 

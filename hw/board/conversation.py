@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from sterna.hw.board.serial_protocol import COUNT_BITS, QUEUE_BYTES, Answer, Order, order_bytes
+from sterna.hw.board.serial_protocol import (
+    COUNT_BITS,
+    LOAD_QUEUE_BYTES,
+    QUEUE_BYTES,
+    Answer,
+    Order,
+    order_bytes,
+)
 
 __all__ = ["Conversation", "ConversationError", "SerialPort", "check_tokens"]
 
@@ -15,7 +22,7 @@ _WINDOW = QUEUE_BYTES // 4
 
 
 _WRITE_BYTES = 4    # of an image, in an order of at most six bytes
-_HALF_WINDOW = QUEUE_BYTES // 6 // 2
+_HALF_WINDOW = LOAD_QUEUE_BYTES // 6 // 2
 """Writes that are on their way twice: half of them are answered while the others go."""
 
 

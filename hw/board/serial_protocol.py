@@ -3,7 +3,7 @@
 A byte to the board either adds seven bits to an argument, the highest first, or is an order, with
 its top bit set, which takes the argument. So an order ends whatever came before it, and the two
 ends agree again after any disturbance. Each order is answered when it is done; what the board
-queues, :data:`QUEUE_BYTES`, may be on its way before that.
+queues, :data:`QUEUE_BYTES` or :data:`LOAD_QUEUE_BYTES`, may be on its way before that.
 
 A token that the board writes is a byte of its lowest seven bits; where it has more, bytes of six
 further bits each come first, with the top two bits set. All other bytes are answers.
@@ -21,14 +21,17 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.core.image_reader import ImageStatus
 from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS
 
-__all__ = ["COUNT_BITS", "QUEUE_BYTES", "Answer", "Order", "SerialProtocol", "check_core",
-           "order_bytes"]
+__all__ = ["COUNT_BITS", "LOAD_QUEUE_BYTES", "QUEUE_BYTES", "Answer", "Order", "SerialProtocol",
+           "check_core", "order_bytes"]
 
 COUNT_BITS = 16
 """Bits of the number of tokens to write."""
 
-QUEUE_BYTES = 256
-"""Bytes that a board keeps while it works: they fit a block RAM."""
+QUEUE_BYTES = 32
+"""Bytes that a board keeps while it works, at least: an iCE40 has no block RAM left for them."""
+
+LOAD_QUEUE_BYTES = 256
+"""Bytes that a board keeps whose model is loaded: they fit a block RAM."""
 
 _ARGUMENT_BITS = 32
 _LOW_BITS, _HIGH_BITS, _HIGH = 7, 6, 0b11

@@ -20,7 +20,13 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.board.boards import Board, constraints_name, constraints_text
 from sterna.hw.board.clock import BoardClock, board_pll
 from sterna.hw.board.sdram_top import CORE_MODULE, sdram_pads, simulated_sdram
-from sterna.hw.board.serial_protocol import QUEUE_BYTES, Order, SerialProtocol, check_core
+from sterna.hw.board.serial_protocol import (
+    LOAD_QUEUE_BYTES,
+    QUEUE_BYTES,
+    Order,
+    SerialProtocol,
+    check_core,
+)
 from sterna.hw.board.uart import UartParams, UartReceiver, UartTransmitter
 from sterna.hw.core.core import Core
 from sterna.hw.core.core_image import CoreImage, build_image
@@ -116,7 +122,8 @@ class BoardTop(wiring.Component):
             core.params.limits.vocab, sampled=not core.params.compact,
             loads=self.memory is not None)
         # Its output register holds one more than its memory.
-        queue = fifo.SyncFIFOBuffered(width=8, depth=QUEUE_BYTES + 1)
+        queue = (fifo.SyncFIFO(width=8, depth=QUEUE_BYTES) if self.memory is None else
+                 fifo.SyncFIFOBuffered(width=8, depth=LOAD_QUEUE_BYTES + 1))
         m.submodules.queue = ResetInserter(protocol.stop)(queue)
         if self.memory is None:
             m.submodules.core = core

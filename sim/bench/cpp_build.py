@@ -41,14 +41,14 @@ _QUICK = ("VM_PARALLEL_BUILDS=0", "OPT_FAST=-O0")
 
 def build_library(
     sources: Sequence[Path], module: str, ports: Sequence[str], work: Path, *,
-    harness: Path, memories: Sequence[tuple[str, str]] = (), waves: Path | None = None,
+    harness: Path, waves: Path | None = None,
 ) -> Path:
     """Compile ``module`` of Verilog files with the clock loop ``harness``; return the library.
 
     What ``work`` or the user's cache holds already is not compiled again; the name of the library
     holds a hash of all that made it, and ``cpp_build.log`` is beside it. ``ports`` are the ports
-    that the clock loop uses, ``clk`` and ``rst`` included, ``memories`` those that it reads: the
-    module each is in, and its name. ``waves`` is a wave file that it is to be able to write.
+    that the clock loop uses, ``clk`` and ``rst`` included. ``waves`` is a wave file that it is to
+    be able to write.
     With ``STERNA_QUICK_BUILD`` in the environment the C++ compiler optimizes nothing: that takes
     a third of the time, and what it makes runs several times slower.
     """
@@ -56,8 +56,7 @@ def build_library(
     refuse_spaces(work.resolve(), Path(sys.prefix))
     visible = "".join([
         "`verilator_config\n",
-        *(f'public_flat_rw -module "{module}" -var "{port}"\n' for port in ports),
-        *(f'public_flat_rd -module "{where}" -var "{name}"\n' for where, name in memories)])
+        *(f'public_flat_rw -module "{module}" -var "{port}"\n' for port in ports)])
     make = (*_MAKE, *(_QUICK if os.environ.get("STERNA_QUICK_BUILD") else _OPTIMIZED))
     trace = (f"--trace-{waves.suffix[1:]}",) if waves else ()
     headers = sorted((*harness.parent.glob("*.hpp"), _WAVES))

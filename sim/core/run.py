@@ -21,7 +21,7 @@ from sterna.hw.emit.cells import cell_models
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.testbench.job import Job, Phase, PhaseResult
 from sterna.sim.bench.runner import Simulator, run_on
-from sterna.sim.memory import ImageMemory
+from sterna.sim.core.memory import ImageMemory
 
 __all__ = ["SequenceRun", "run_core", "write_core"]
 

@@ -65,7 +65,7 @@ class Engine(enum.StrEnum):
     """What drives the simulated core."""
 
     COCOTB = "cocotb"  # every intermediate tensor is compared; for some hundred tokens
-    CPP = "cpp"  # a clock loop in C++: logits, tokens and the state at the end; for thousands
+    CPP = "cpp"  # a clock loop in C++: logits and tokens, for thousands
 
 
 class Simulator(enum.StrEnum):

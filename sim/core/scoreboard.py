@@ -185,8 +185,10 @@ class CoreScoreboard:
                 count, vectors = (
                     (len(each.answer.generated), len(each.answer.logits))
                     if index + 1 < len(own) else (len(left), len(left_logits)))
-                checks += Checks(compare_logits(each.answer, left_logits[:vectors]))
-                checks += Checks(compare_tokens(each.answer, left[:count]))
+                checks += Checks(*(
+                    compare_logits(oracle, left_logits[:vectors])
+                    + compare_tokens(oracle, left[:count])
+                    for oracle in (each.answer, each.onnx) if oracle is not None))
                 left, left_logits = left[count:], left_logits[vectors:]
         timing = CyclesCheck()
         if phase.is_timed:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.core_product import patience, prompt_words
 from sterna.hw.core.request import Request
@@ -18,7 +19,7 @@ from sterna.hw.testbench.stimulus import Activations
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.taps import TapRecorder
-from sterna.sim.core.reference import Answer, Oracle, record_activations
+from sterna.sim.core.reference import Answer, Oracle, Stepper, record_activations
 
 __all__ = ["CorePhase", "CoreStimulus", "SequenceAnswer"]
 
@@ -48,10 +49,12 @@ class CorePhase:
 
 @dataclass(frozen=True, slots=True)
 class SequenceAnswer:
-    """What must come out of a sequence for a request: the reference's answer."""
+    """What must come out of a sequence for a request, by both oracles."""
 
     sequence: int
-    answer: Answer
+    answer: Answer  # of the reference
+    # of onnxruntime; None if the core shows its tensors, among which the logits are
+    onnx: Answer | None
     # of all tokens since the sequence began, of both oracles; None if the core does not show them
     tensors: Activations | None
     first_token: int  # the request's first token among these
@@ -68,7 +71,9 @@ class CoreStimulus:
     def answers(self, phases: Sequence[CorePhase]) -> list[list[SequenceAnswer]]:
         """Answer every request of every phase; none of one that is cut."""
         params = self._params
-        oracles = [Oracle(IntegerModel(self._model), self._model.profile.logit.frac)
+        kinds: list[Stepper] = [IntegerModel(self._model)] if params.trace else [
+            IntegerModel(self._model), OnnxModel(self._model)]
+        oracles = [[Oracle(kind, self._model.profile.logit.frac) for kind in kinds]
                    for _ in range(params.sequences)]
         runs: list[list[int]] = [[] for _ in oracles]
         found: list[list[SequenceAnswer]] = []
@@ -76,12 +81,12 @@ class CoreStimulus:
             self._check(phase)
             found.append([])
             for sequence, request in phase.requests if phase.cut_after is None else ():
-                answer = oracles[sequence].answer(request)
+                answer, *onnx = [oracle.answer(request) for oracle in oracles[sequence]]
                 before = [] if request.start else runs[sequence]
                 runs[sequence] = before + answer.run
                 found[-1].append(SequenceAnswer(
-                    sequence, answer, self._tensors(runs[sequence]) if params.trace else None,
-                    len(before)))
+                    sequence, answer, onnx[0] if onnx else None,
+                    self._tensors(runs[sequence]) if params.trace else None, len(before)))
         return found
 
     def _check(self, phase: CorePhase) -> None:

@@ -67,12 +67,12 @@ def test_a_wrong_value_is_named(glu, tmp_path):
 @needs_icarus
 @pytest.mark.slow
 def test_the_page_about_it_runs(tmp_path):
-    """docs/simulation.md: the test, and run_cocotb."""
+    """docs/simulation.md: the test, run_cocotb, and phases of a core."""
     page = (Path(__file__).parents[1] / "docs" / "simulation.md").read_text(encoding="utf-8")
-    test, ours = re.findall(r"^```py\n(.*?)^```", page, re.M | re.S)
+    test, ours, phases = re.findall(r"^```py\n(.*?)^```", page, re.M | re.S)
     emit_verilog(load_model("micro"), "glu", tmp_path / "build" / "glu")
     (tmp_path / "my_test.py").write_text(test)
-    (tmp_path / "run.py").write_text(ours)
+    (tmp_path / "run.py").write_text(ours + phases)
     # cocotb's runner looks for pytest around it, and then prints no summary.
     environment = {key: value for key, value in os.environ.items() if "PYTEST" not in key}
     done = subprocess.run(
@@ -80,6 +80,8 @@ def test_the_page_about_it_runs(tmp_path):
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "CocotbRun(tests=('products',)" in done.stdout
+    assert re.search(r"^two at once True 12 ", done.stdout, re.M)
+    assert re.search(r"^sequence 0 goes on True 0 ", done.stdout, re.M)
     waves = tmp_path / "build" / "glu.fst"
     assert waves.read_bytes()[:1] == b"\0"      # the header block of FST
     assert waves.stat().st_size > 1000

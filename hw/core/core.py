@@ -17,6 +17,7 @@ from sterna.hw.core.norm import Norm
 from sterna.hw.core.post import Post, result_layout
 from sterna.hw.core.products import Products, sequence_of
 from sterna.hw.core.queues import TaskQueue
+from sterna.hw.core.request import LIMIT_BITS
 from sterna.hw.core.sampler import TokenSampler
 from sterna.hw.core.trace import show_taps, trace_layout
 from sterna.hw.core.vectors import VectorStore, element_layout
@@ -25,9 +26,6 @@ from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 
 __all__ = ["Core", "logit_layout", "prompt_layout", "token_layout"]
-
-LIMIT_BITS = 16
-"""Bits of the number of tokens to generate."""
 
 _READ_CYCLES = 4    # from a stage's index to the stage: a turn, the memory, a register
 

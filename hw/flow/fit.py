@@ -110,7 +110,7 @@ _CANDIDATES: Mapping[str, tuple[_Tried, ...]] = MappingProxyType({
     "ice40-up5k": (_USUAL, _Tried(_COMPACT, {
         C12.name: _logic(3802, 8), S16.name: _logic(4380, 14)})),
     "ice40-hx8k": (_USUAL, _Tried(_COMPACT, {
-        C12.name: _logic(6166, 0), S16.name: _logic(10844, 0)})),
+        C12.name: _logic(6166, 0), S16.name: _logic(10709, 0)})),
 })
 
 

@@ -148,7 +148,7 @@ def synthesize(
 ) -> Synthesis:
     """Synthesise a Verilog file, whose outermost module is ``top``, with Yosys.
 
-    A small core takes half a minute, the bundled model at 8 x 128 several minutes. Not every
+    A small core takes half a minute, the bundled model at 8 x 64 several minutes. Not every
     iCE40 has ``multipliers``. The netlist goes to ``netlist_path``, if given, in Yosys' JSON.
     """
     command = synthesis_script(top, family, multipliers=multipliers)

@@ -14,10 +14,12 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.core.core import Core, logit_layout, prompt_layout, token_layout
 from sterna.hw.core.core_image import CoreImage
 from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.core_product import patience, prompt_words
 from sterna.hw.core.image_reader import ImageStatus
 from sterna.hw.core.linear_image import pack_image
 from sterna.hw.core.request import Request
 from sterna.hw.emit.cells import cell_models
+from sterna.hw.emit.documents import field_bits
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.testbench.job import Job, Phase, PhaseResult
 from sterna.sim.bench.runner import Simulator, run_on
@@ -140,19 +142,13 @@ def run_core(
         levels={"pauses": int(random_pauses)} if params.port_bits else {}))
     job = Job(["prompts"], ["tokens", "logits"], 1, phases,
               ["pauses"] if params.port_bits else [],
-              patience=20_000 + 40 * params.sequences * params.most_weights)
+              patience=patience(params))
     return _runs(params, vocab, run_on(simulator, list(sources), top, job, work)[-1])
 
 
 def _words(params: CoreParams, requests: Sequence[tuple[int, Request]]) -> list[int]:
     """Words of ``prompts``."""
-    layout = prompt_layout(params)
-    return [layout.const({
-        "sequence": sequence, "token": token, "start": request.start and not position,
-        "predict": request.predicts_after(position), "limit": request.tokens,
-        "stop": request.stop_token is not None, "stop_token": request.stop_token or 0,
-        "beta": request.beta, "seed": request.seed}).as_value().value
-        for sequence, request in requests for position, token in enumerate(request.prompt)]
+    return prompt_words({each.name: each for each in field_bits(prompt_layout(params))}, requests)
 
 
 def _predictions(requests: Sequence[tuple[int, Request]], tokens: int) -> int:

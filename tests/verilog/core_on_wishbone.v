@@ -1,7 +1,7 @@
-// The engine on a pipelined Wishbone bus (B4): linear reads become one read a cycle, and what comes
+// The core on a pipelined Wishbone bus: linear reads become one read a cycle, and what comes
 // waits in a small queue, since an acknowledgement cannot be refused.
 //
-// Widths are those of the engine: print(Engine(image)) in Python, or the ports of engine.v.
+// Widths are those of the ports of matmul_free_core.v; params.json has them.
 module core_on_wishbone #(
   parameter PORT = 64, parameter ADDRESS = 20,
   parameter PROMPT = 1, parameter TOKEN = 1, parameter LOGITS = 1
@@ -63,7 +63,7 @@ module core_on_wishbone #(
       if (goes) first <= first + 1;
     end
 
-  engine engine (
+  core core (
     .clk(clk), .rst(rst),
     .prompts__payload(prompts__payload), .prompts__valid(prompts__valid),
     .prompts__ready(prompts__ready),

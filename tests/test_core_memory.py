@@ -17,13 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_cores import SHAPES, SMALL, Shape, assert_same_model, params_of, requests
 
+from sterna.cli.main import main
 from sterna.hw.core.core import Core, logit_layout, prompt_layout, token_layout
 from sterna.hw.core.core_image import CoreImage, build_image, unpack_image
 from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_product import core_design
 from sterna.hw.core.cycle_model import run_cycles
 from sterna.hw.core.image_reader import ImageReader, ImageStatus
 from sterna.hw.core.linear_image import pack_image, read_image
 from sterna.hw.core.request import Request
+from sterna.hw.emit.folder import emit_component
 from sterna.hw.emit.verilog import verilog_files, write_verilog
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.config import ModelConfig
@@ -369,3 +372,38 @@ def test_a_damaged_image_is_noticed() -> None:
         assert isinstance(changed, CoreImage)
         with pytest.raises(ValueError, match=message):
             unpack_image(changed)
+
+
+def test_any_model_within_the_limits_is_packed_for_an_emitted_core(tmp_path, capsys) -> None:
+    made_for, other = (random_model(ModelConfig(8, 2, 12, 20), S16, seed=seed) for seed in (1, 2))
+    small = random_model(ModelConfig(5, 1, 7, 9), S16, seed=3)
+    limits = Limits.of(made_for, other, small)
+    params = CoreParams(limits, **SMALL, port_bits=32)
+    emit_component(made_for, core_design(made_for, params), tmp_path / "core")
+    emit_component(made_for, core_design(made_for, replace(params, port_bits=0)), tmp_path / "rom")
+    assert CoreParams.of_folder(tmp_path / "core") == params
+
+    def pack(model: QuantizedModel, folder: str) -> tuple[int, str]:
+        model.save(tmp_path / "model.safetensors")
+        code = main(["pack", str(tmp_path / "model.safetensors"), str(tmp_path / folder),
+                     "-o", str(tmp_path / "image.bin"), "--quiet"])
+        return code, capsys.readouterr().err
+
+    for model in (other, small):
+        assert pack(model, "core") == (0, "")
+        image = read_image((tmp_path / "image.bin").read_bytes(), params)
+        assert_same_model(unpack_image(image, model.tokenizer), model)
+    (tmp_path / "image.bin").unlink()
+    (tmp_path / "glu").mkdir()
+    (tmp_path / "glu" / "params.json").write_text('{"params": {"lanes": 8}}')
+    large = random_model(ModelConfig(8, 3, 12, 20), S16, seed=1)
+    for model, folder, message in (
+        (large, "core", "the model has 3 layers, the core takes 2"),
+        (small, "rom", "has its model in ROMs: it takes no image"),
+        (small, "glu", "glu/params.json is not of a core"),
+        (small, "nowhere", "nowhere is no folder of a core: it has no params.json"),
+    ):
+        code, error = pack(model, folder)
+        assert (code, error.count("\n")) == (2, 1)
+        assert message in error
+    assert not (tmp_path / "image.bin").exists()

@@ -23,6 +23,7 @@ from sterna.cli.terminal.options import (
 from sterna.cli.terminal.tables import Table
 from sterna.cli.terminal.texts import PROMPT, check_prompts, tokens_of
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
+from sterna.model.files import write_atomically
 from sterna.model.profile import PROFILES
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.sim.bench.runner import Engine, Simulator
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from sterna.sim.core.simulate import CoreReport
     from sterna.sim.simulate import SimulationReport
 
-__all__ = ["COMMANDS", "report", "simulate", "units", "verilog"]
+__all__ = ["COMMANDS", "pack", "report", "simulate", "units", "verilog"]
 
 
 def units(
@@ -92,6 +93,41 @@ def verilog(
         print_json(emitted.manifest)
     else:
         print_files(sorted(emitted.folder.iterdir()))
+    return 0
+
+
+def pack(
+    model: ModelArgument,
+    core: Annotated[Path, typer.Argument(
+        metavar="FOLDER", help="Folder of a core with --port-bits, or source of a board's.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Image to write.")],
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Pack a model as an image for a core that reads its model from memory.
+
+    The core was made for the limits of one model, and runs every other within them. Refuses one
+    that is not, and says by how much.
+
+    Example: sterna pack tiny build/core -o build/image.bin
+    """
+    from sterna.hw.core.core_image import build_image
+    from sterna.hw.core.core_params import CoreParams
+    from sterna.hw.core.linear_image import format_digest, pack_image
+    check_file(output)
+    params = CoreParams.of_folder(core)
+    if not params.port_bits:
+        raise ValueError(f"the core of {core} has its model in ROMs: it takes no image")
+    with Stages(quiet) as stage:
+        stage("pack the model", quick=True)
+        image = pack_image(build_image(load_model(model), params))
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(output, image)
+    if as_json:
+        print_json({"image": str(output), "bytes": len(image), "port_bits": params.port_bits,
+                    "digest": format_digest(params)})
+    else:
+        print_files([output])
     return 0
 
 
@@ -323,4 +359,4 @@ def _print_report(name: str, found: CycleReport, clock_mhz: float | None) -> Non
             print_bars(found)
 
 
-COMMANDS = (units, verilog, simulate, report)
+COMMANDS = (units, verilog, pack, simulate, report)

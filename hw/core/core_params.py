@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from amaranth.hdl import ShapeLike, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
@@ -16,7 +18,7 @@ from sterna.hw.units.mac.mac_params import MacParams
 from sterna.hw.units.mlgru import MlgruParams
 from sterna.hw.units.norm_params import NormParams
 from sterna.model.checks import check_whole, one_of
-from sterna.model.profile import NumericProfile
+from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["IMAGE_HEADER_BITS", "MAX_SLOTS", "STAGE_PARTS", "CoreParams", "Limits", "StageKind"]
@@ -212,6 +214,24 @@ class CoreParams:
             check_whole(name, getattr(self, name), low, high)
             if not _power(getattr(self, name)):
                 raise ValueError(f"{name} must be a power of two, got {getattr(self, name)}")
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> CoreParams:
+        """The core of an emitted folder, or of a board's sources: ``params.json`` has it.
+
+        Raises ValueError if the folder is of something else.
+        """
+        path = folder / "params.json"
+        if not path.is_file():
+            raise ValueError(f"{folder} is no folder of a core: it has no params.json")
+        data = json.loads(path.read_text(encoding="utf-8")).get("params", {})
+        if "limits" not in data:
+            raise ValueError(f"{path} is not of a core")
+        profile = {name: FixedPoint(**value) if isinstance(value, dict) else value
+                   for name, value in data["limits"]["profile"].items()}
+        limits = {**data["limits"], "profile": NumericProfile(**profile),
+                  "shifts": tuple(data["limits"]["shifts"])}
+        return cls(**{**data, "limits": Limits(**limits)})
 
     # Counts ------------------------------------------------------------------------
 

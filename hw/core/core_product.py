@@ -69,13 +69,12 @@ def core_design(model: QuantizedModel, params: CoreParams) -> UnitDesign:
 def _extra(image: CoreImage) -> dict[str, Any]:
     params, config = image.params, image.config
     extra: dict[str, Any] = {
-        "cycles_per_token": {
-            "greedy": float(cycles_per_token(params, config)),
-            "sampled": float(cycles_per_token(params, config, sampled=True))},
         "program": [
             {**asdict(stage), "kind": stage.kind.name, "words": stage.words}
             for stage in program(config, params)],
     }
+    if not params.port_bits:    # otherwise it depends on the memory
+        extra["cycles_per_token"] = float(cycles_per_token(params, config))
     if params.trace:
         extra["trace"] = {
             lane.name: {"low": lane.low, "width": lane.width, "fields": [

@@ -126,15 +126,17 @@ class Residual(wiring.Component):
                     loads, embedded.place, Cat(Const(0, narrow), tag.beat))),
                 elements.first.eq(Mux(loads, embedded.first, tag.first)),
                 elements.last.eq(Mux(loads, embedded.last, tag.last)),
-                write.en.eq(self.elements_valid[phase]),
-                write.addr.eq(Cat(
-                    elements.place[narrow:narrow + word_bits], elements.sequence[:bits])),
             ]
             for lane in range(params.post_lanes):
-                m.d.comb += [
-                    elements.y[lane].eq(Mux(loads, embedded.y[lane], new[lane])),
-                    write.data[lane].eq(elements.y[lane]),
-                ]
+                m.d.comb += elements.y[lane].eq(Mux(loads, embedded.y[lane], new[lane]))
+            # A cycle for the way to the memory, which is read in another stage.
+            late = elements.shape()(steps.register(elements, f"late{phase}"))
+            m.d.comb += [
+                write.en.eq(steps.flags(self.elements_valid[phase], 1, f"late_valid{phase}")[-1]),
+                write.addr.eq(Cat(
+                    late.place[narrow:narrow + word_bits], late.sequence[:bits])),
+                *(write.data[lane].eq(late.y[lane]) for lane in range(params.post_lanes)),
+            ]
         return m
 
 

@@ -63,8 +63,11 @@ class VectorStore(wiring.Component):
         return m
 
     def _store(self, m):
-        params, elements = self.params, self.elements
+        params = self.params
         steps = Pipeline(m, Const(1))
+        # A cycle for the way to the memory: the maximum takes longer.
+        elements = self.elements.shape()(steps.register(self.elements, "late"))
+        valid = steps.flags(self.elements_valid, 1, "late_valid")[-1]
         m.submodules.store = store = memory.Memory(
             shape=self.word.shape(), depth=params.batch << len(self.chunk), init=[],
             attrs=BLOCK_RAM | NEVER_COLLIDES)
@@ -76,7 +79,7 @@ class VectorStore(wiring.Component):
         bits = (params.batch - 1).bit_length()
         m.d.comb += [
             write.addr.eq(Cat(chunk[:len(self.chunk)], elements.sequence[:bits])),
-            write.en.eq(Mux(self.elements_valid, Mux(elements.wide, wide, 1) << part, 0)),
+            write.en.eq(Mux(valid, Mux(elements.wide, wide, 1) << part, 0)),
             read.addr.eq(Cat(self.chunk, self.read_sequence[:bits])),
             read.en.eq(1),
             self.word.eq(steps.register(read.data, "word")),

@@ -301,7 +301,8 @@ def test_a_lane_has_few_multipliers_and_a_bank_one_memory(sizes, profile, per_la
     counts = cell_counts(path, "norm_quant")
     assert counts.cells["$mul"] == counts.multipliers == per_lane * params.lanes
     # A table gives both quotients.
-    assert counts.memory_bits == 64 * params.y_bits * params.sequences + params.table_bits
+    assert counts.memory_bits == 64 * params.y_bits * params.sequences + (
+        params.table.memory_bits if params.digit_bits == 0 else 0)
     if params.digit_bits:
         assert counts.cells["$mem_v2"] == params.banks * params.sequences
 

@@ -140,11 +140,6 @@ class NormParams(Interleaved):
             max(1 << (self.y_bits - 1), self.norm_max, self.norm_min))
 
     @property
-    def table_bits(self) -> int:
-        """Bits of read-only memory of the table, if there is one."""
-        return self.table.memory_bits if self.digit_bits == 0 else 0
-
-    @property
     def reciprocal(self) -> ConstantDividerParams:
         """The divider that gives R from the absolute maximum, with ``digit_bits``."""
         return ConstantDividerParams(

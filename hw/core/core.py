@@ -486,14 +486,15 @@ class Core(wiring.Component):
             write.data.eq(Mux(chosen, sampler.token, prompt.token)),
         ]
 
-        # Every sequence may still be about to give one.
+        # Every sequence may still be about to give one, and one is on its way to the queue.
         m.submodules.token_queue = queue = fifo.SyncFIFO(
-            width=token_layout(params).size, depth=2 * count)
+            width=token_layout(params).size, depth=2 * count + 1)
         word = Signal(token_layout(params))
         m.d.comb += [
             word.sequence.eq(sampled), word.token.eq(sampler.token),
             word.last.eq((left_before == 1) | (stop & (stop_token == sampler.token))),
-            queue.w_data.eq(word), queue.w_en.eq(chosen),
+            queue.w_data.eq(steps.register(word, "given")),
+            queue.w_en.eq(steps.flags(chosen, 1, "gives")[-1]),
             self.tokens.valid.eq(queue.r_rdy & self._is_running()),
             self.tokens.payload.eq(queue.r_data),
             queue.r_en.eq(self.tokens.ready & self._is_running()),

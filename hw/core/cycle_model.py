@@ -215,7 +215,7 @@ class _Model:
         each.left -= 1
         each.generating = each.waiting = each.left > 0
         each.will_predict = True
-        self.result.tokens[number].append(self.cycle + 1)
+        self.result.tokens[number].append(self.cycle + 2)
 
     # Rounds ----------------------------------------------------------------------------
 

@@ -48,9 +48,9 @@ SMALLEST = ModelConfig(d=12, layers=2, dff=21, vocab=65)
     (partial(load_model, "tiny"), [PROMPT], 32, 0.8, (8, 64), 2946 + 163),
     (partial(load_model, "tiny-c12"), [PROMPT], 32, 0.0, (8, 64), 2917),
     (partial(load_model, "tiny"), [PROMPT, OTHER], 32, 0.8, (8, 64), None),
-    (partial(random_model, ModelConfig.named("small"), S16, seed=4), [PROMPT[:2], OTHER[:3]], 3,
-     0.0, (4, 64), None)],
-    ids=["S16", "C12", "tiny", "tiny-c12", "two sequences", "small"])
+    (partial(random_model, ModelConfig(192, 2, 250, 256), S16, seed=4), [PROMPT[:2], OTHER[:3]],
+     3, 0.0, (8, 64), None)],
+    ids=["S16", "C12", "tiny", "tiny-c12", "two sequences", "wide"])
 def test_a_text_is_what_the_oracles_write(
     model: Callable[[], QuantizedModel], prompts: list[list[int]], tokens: int, temperature: float,
     sizes: tuple[int, int], cycles: float | None, tmp_path: Path,

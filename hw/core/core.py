@@ -219,7 +219,6 @@ class Embedder(wiring.Component):
         changes, known = Signal(), Signal()
         m.d.comb += known.eq(~Cat(steps.flags(changes, 2, "changed")[1:]).any())
         m.d.comb += [
-            last_word.eq(word + 1 == words),
             last_sequence.eq(sequence == params.batch - 1),
             self.jobs.ready.eq(~active),
             self.owner.eq(sequence_of(params, phase, upcoming)),
@@ -232,11 +231,13 @@ class Embedder(wiring.Component):
         with m.Elif(~reading | last_word):
             m.d.comb += changes.eq(known)
             m.d.sync += [
-                reading.eq(known & ~self.done), word.eq(0), address.eq(first),
+                reading.eq(known & ~self.done), word.eq(0), last_word.eq(words == 1),
+                address.eq(first),
                 sequence.eq(upcoming), upcoming.eq(upcoming + (known & ~self.done)),
                 active.eq(~self.done)]
         with m.Else():
-            m.d.sync += [word.eq(word + 1), address.eq(address + 1)]
+            m.d.sync += [
+                word.eq(word + 1), last_word.eq(word + 2 == words), address.eq(address + 1)]
         size = params.limits.embedding_bits
         own = params.groups(self.image.config.d) * params.row_beats
         words_of = self.image.embedding
@@ -582,12 +583,12 @@ class Core(wiring.Component):
             m.d.sync += rested.eq(rested + 1)
         m.d.comb += [
             begins.eq((rested == _READ_CYCLES) & ~running & waiting.any() & room),
-            all_complete.eq(complete == params.batch),
             ended.eq((all_complete & (following.kind == StageKind.HEAD) & ~predicts.any())
                      | (sampler.sampled & (sampler.phase == phase)
                         & (sampler.sequence == params.batch - 1))),
         ]
-        m.d.sync += complete.eq(Mux(all_complete, 0, complete) + self.vectors[phase].complete)
+        completed = Mux(all_complete, 0, complete) + self.vectors[phase].complete
+        m.d.sync += [complete.eq(completed), all_complete.eq(completed == params.batch)]
         with m.If(begins):
             m.d.sync += running.eq(1)
         with m.If(ended):

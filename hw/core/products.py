@@ -311,7 +311,7 @@ class Products(wiring.Component):
 
         # The issuer sees to it that there is room.
         m.submodules.queue = queue = BypassFifo(
-            params.sum_layout, depth=params.sum_depth, may_fill=False)
+            params.sum_layout, depth=params.sum_depth)
         m.d.comb += [
             queue.incoming.valid.eq(steps.flags(valid & last, 1, "ended")[-1]),
             queue.incoming.payload.eq(sums),

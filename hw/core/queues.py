@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value
-from amaranth.lib import fifo, stream, wiring
+from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value, unsigned
+from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
+
+from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 
 __all__ = ["BypassFifo", "TaskQueue"]
 
@@ -12,13 +14,11 @@ __all__ = ["BypassFifo", "TaskQueue"]
 class BypassFifo(wiring.Component):
     """A first-in first-out queue whose input passes straight through while it is empty.
 
-    Takes a payload per cycle until it holds ``depth``. If it may not fill, its driver keeps
-    count of the room, and ``incoming.ready`` says nothing.
+    Takes a payload per cycle until it holds ``depth``.
     """
 
-    def __init__(self, shape, *, depth: int, may_fill: bool = True) -> None:
+    def __init__(self, shape, *, depth: int) -> None:
         self.depth = depth
-        self._may_fill = may_fill
         self._width = Shape.cast(shape).width
         super().__init__({
             "incoming": In(stream.Signature(shape)),
@@ -27,23 +27,33 @@ class BypassFifo(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.queue = queue = fifo.SyncFIFO(width=self._width, depth=self.depth)
-        room = queue.w_rdy if self._may_fill else 1
-        # The same as queue.r_rdy, from a register.
-        queued = Signal()
-        with m.If(queue.w_en & room):
-            m.d.sync += queued.eq(1)
-        with m.Elif(queue.r_en):
-            m.d.sync += queued.eq(queue.level > 1)
+        m.submodules.storage = store = memory.Memory(
+            shape=unsigned(self._width), depth=max(self.depth, 2), init=[], attrs=NEVER_COLLIDES)
+        write, read = store.write_port(), store.read_port(domain="comb")
+        produce, consume = Signal(range(self.depth)), Signal(range(self.depth))
+        queued, comes, puts, gets = Signal(), Signal(), Signal(), Signal()
+
+        def following(place):
+            return Mux(place == self.depth - 1, 0, place + 1)
+
         m.d.comb += [
-            self.incoming.ready.eq(room),
-            self.outgoing.valid.eq(queued | (self.incoming.valid & room)),
+            self.incoming.ready.eq(~queued | (produce != consume)),
+            comes.eq(self.incoming.valid & self.incoming.ready),
+            puts.eq(comes & (queued | ~self.outgoing.ready)),
+            gets.eq(queued & self.outgoing.ready),
+            # What passes straight through is written, too, and over it the next.
+            write.en.eq(comes), write.addr.eq(produce),
+            write.data.eq(Value.cast(self.incoming.payload)), read.addr.eq(consume),
+            self.outgoing.valid.eq(queued | self.incoming.valid),
             Value.cast(self.outgoing.payload).eq(
-                Mux(queued, queue.r_data, Value.cast(self.incoming.payload))),
-            queue.r_en.eq(self.outgoing.ready),
-            queue.w_data.eq(Value.cast(self.incoming.payload)),
-            queue.w_en.eq(self.incoming.valid & (queued | ~self.outgoing.ready)),
+                Mux(queued, read.data, Value.cast(self.incoming.payload))),
         ]
+        with m.If(puts):
+            m.d.sync += [produce.eq(following(produce)), queued.eq(1)]
+        with m.Elif(gets):
+            m.d.sync += queued.eq(following(consume) != produce)
+        with m.If(gets):
+            m.d.sync += consume.eq(following(consume))
         return m
 
 

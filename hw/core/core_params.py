@@ -6,6 +6,7 @@ import enum
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from amaranth.hdl import ShapeLike, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
@@ -227,8 +228,9 @@ class CoreParams:
         data = json.loads(path.read_text(encoding="utf-8")).get("params", {})
         if "limits" not in data:
             raise ValueError(f"{path} is not of a core")
-        profile = {name: FixedPoint(**value) if isinstance(value, dict) else value
-                   for name, value in data["limits"]["profile"].items()}
+        profile: dict[str, Any] = {
+            name: FixedPoint(**value) if isinstance(value, dict) else value
+            for name, value in data["limits"]["profile"].items()}
         limits = {**data["limits"], "profile": NumericProfile(**profile),
                   "shifts": tuple(data["limits"]["shifts"])}
         return cls(**{**data, "limits": Limits(**limits)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -34,22 +33,20 @@ from sterna.model.profile import C12, S16
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
-from sterna.sim.bench.runner import Simulator
 from sterna.sim.core.memory import ImageMemory
 from sterna.sim.core.reference import answer
 from sterna.sim.core.run import run_core, write_core
 
-SIMULATORS = [Simulator.VERILATOR, *([Simulator.ICARUS] if shutil.which("iverilog") else [])]
 STYLES = [ArrayStyle.GENERIC, ArrayStyle.ECP5_CHAIN, ArrayStyle.XC7_PAIR]
 
 
 def check(
     model: QuantizedModel, params: CoreParams, work: Path, *,
-    simulator: Simulator = Simulator.VERILATOR, sources: list[Path] | None = None,
-    pauses: bool = True, made_of: QuantizedModel | None = None,
+    sources: list[Path] | None = None, pauses: bool = True,
+    made_of: QuantizedModel | None = None,
 ) -> None:
     """Run the requests of every sequence after a reset in mid-token; tokens and logits are those of
-    the reference. Without pauses the cycles are those of the cycle model."""
+    the reference. Then again without pauses: the cycles are those of the cycle model."""
     image = build_image(made_of or model, params)
     sources = sources or write_core(image, work)
     asked = requests(params, model)
@@ -59,12 +56,10 @@ def check(
     tokens = [[token for each in found for token in each.generated] for found in answers]
     logits = [[each for one in found for each in one.logits] for found in answers]
     run = run_core(image, sources, asked, sum(map(len, tokens)), work / "run",
-                     simulator=simulator, random_pauses=pauses, cut_after=150)
+                   random_pauses=pauses, cut_after=150)
     assert [each.tokens for each in run] == tokens
     for each, expected in zip(run, logits, strict=True):
         np.testing.assert_array_equal(each.logits, np.array(expected))
-    if simulator is not Simulator.VERILATOR:
-        return
 
     # The model knows no stop tokens.
     left = [[len(each.generated) for each in found] for found in answers]
@@ -197,7 +192,7 @@ def test_the_example_takes_the_image_from_a_wishbone_bus(tmp_path: Path) -> None
     found = [answer(IntegerModel(model), [each])[0].generated for _, each in asked]
     for pauses in (False, True):
         run = run_core(image, [tmp_path / "bench.v", example, verilog], asked, 8,
-                         tmp_path / "run", random_pauses=pauses, top="bench")
+                       tmp_path / "run", random_pauses=pauses, top="bench")
         assert [each.tokens for each in run] == [list(each) for each in found]
 
 

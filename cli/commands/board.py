@@ -108,9 +108,8 @@ def build(
 
     Synthesises, places, routes and packs with tools from pip. Writes the bitstream, report.json
     and, in the folder source, the Verilog and the constraints; with --sdram also image.bin, which
-    chat loads. No bitstream has been tried on a
-    physical board. Exits with 1 if the design does not fit or the clock is not met; report.json
-    is written even then.
+    chat loads. No bitstream has been tried on a physical board. Exits with 1 if the design does
+    not fit or the clock is not met; report.json is written even then.
 
     Example: sterna build micro --board icebreaker -o build/icebreaker
     """
@@ -205,7 +204,7 @@ def chat(
     style: _StyleOption = "auto",
     sdram: _SdramOption = False,
     load: Annotated[Path | None, typer.Option(
-        help="Load this image first, image.bin of build --sdram.")] = None,
+        help="Load this image first, of build --sdram or pack.")] = None,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output",
         help="With --port sim: keep the compiled simulation in this folder for reuse.")] = None,

@@ -111,7 +111,7 @@ _ALL = (
         # GPIO 0 of the radio module held high keeps it from resetting the board.
         {"clk": ("clk25", 0, None), "rx": ("uart", 0, "rx"), "tx": ("uart", 0, "tx"),
          "led": ("led", 0, None), "radio_gpio0": ("esp32", 0, "gpio0")},
-        # Well below what place and route reach with the bundled model; the SDRAM takes no more.
+        # What place and route reach with some room, the model in ROMs or in the SDRAM.
         clock_hz=75_000_000, baud=1_000_000, memory=("sdram", 0),
         sizes=MappingProxyType({"rows": 8, "cols": 64})),
     Board(

@@ -319,6 +319,10 @@ class CoreParams:
         """Words of ``post_lanes`` channels of the residual stream."""
         return self.groups(self.limits.width) * self.row_beats
 
+    def logit_beats(self, vocab: int) -> int:
+        """Words of the port of logits after a token of a model: whole groups of rows."""
+        return self.groups(vocab, chunks=False) * self.row_beats
+
     @property
     def logit_words(self) -> int:
         """Words of ``post_lanes`` logits of a prediction, for the largest vocabulary."""
@@ -477,9 +481,8 @@ class CoreParams:
 
     @property
     def result_bits(self) -> dict[StageKind, int]:
-        """Signed bits of the results of each kind of stage. What is added to the residual stream is
-        a bit wider than that, where saturating changes no sum
-        (an update beyond that takes the sum beyond the format whatever is added to)."""
+        """Signed bits of the results of each kind of stage. An update of the residual stream has a
+        bit more than the stream: what is larger saturates the sum, whatever it is added to."""
         profile = self.profile
         return {
             StageKind.MLGRU: profile.z.bits, StageKind.GLU: profile.z.bits,

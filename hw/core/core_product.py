@@ -21,7 +21,6 @@ from sterna.hw.emit.selftest.folder_test import VectorPhase, Vectors
 from sterna.hw.testbench.stimulus import last_flags
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.spec import UnitSpec
-from sterna.model.config import ModelConfig
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 
@@ -92,18 +91,13 @@ def _image_text(image: CoreImage) -> str:
 def _sections(image: CoreImage) -> str:
     params, vocab = image.params, image.config.vocab
     sections = [_USE, _LOGITS.format(
-        words=_logit_words(params, image.config), lanes=params.post_lanes, vocab=vocab)]
+        words=params.logit_beats(vocab), lanes=params.post_lanes, vocab=vocab)]
     if params.port_bits:
         sections.append(_PORT.format(
             file=_IMAGE, bits=params.port_bits, patience=params.patience))
     if params.trace:
         sections.append(_TRACE.format(width=trace_layout(params).size))
     return "\n".join(sections)
-
-
-def _logit_words(params: CoreParams, config: ModelConfig) -> int:
-    """Words of ``logits`` after a token."""
-    return params.groups(config.vocab, chunks=False) * params.row_beats
 
 
 _USE = """\
@@ -201,7 +195,7 @@ def core_vectors(model: QuantizedModel, emitted: EmittedUnit) -> Vectors | None:
             "last": last_flags(_TOKENS)})
         stream = f"logits[{sequence}]"
         outputs[stream], masks[stream] = _words_of_logits(
-            fields["logits"], sequence, _logit_words(params, model.config), logits)
+            fields["logits"], sequence, params.logit_beats(vocab), logits)
     return Vectors([VectorPhase(
         "prompt and text", {"prompts": prompt_words(fields["prompts"], requests)}, outputs, masks,
     )], patience(params))

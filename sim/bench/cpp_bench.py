@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sterna.hw.emit.tools import copy_memories
@@ -13,13 +13,10 @@ from sterna.hw.testbench.job import Job, Phase, PhaseResult, SimulationError
 from sterna.sim.bench.cpp_build import build_library, load_library
 from sterna.sim.bench.waves import check_waves
 
-__all__ = ["CHUNK", "Progress", "run_in_cpp"]
+__all__ = ["run_in_cpp"]
 
 CHUNK = 50_000
-"""Cycles between two reports of progress, and between two looks for Ctrl-C."""
-
-Progress = Callable[[str, Mapping[str, list[int]]], None]
-"""Is given the name of a phase, and of each output stream the words that are new."""
+"""Cycles between two looks for Ctrl-C."""
 
 _HARNESS = Path(__file__).with_name("cpp_bench.cpp")
 _PARTS = ("payload", "valid", "ready")
@@ -28,14 +25,12 @@ _RUNNING, _DONE = 0, 1
 
 def run_in_cpp(
     sources: Sequence[Path], top: str, job: Job, work: Path, *, waves: Path | None = None,
-    progress: Progress = lambda phase, words: None,
 ) -> list[PhaseResult]:
     """Run a job on the module ``top`` of Verilog sources; ``work`` keeps the compiled library.
 
-    The results are those of :func:`~sterna.sim.bench.runner.run_on` in Verilator. ``progress`` is
-    called every :data:`CHUNK` cycles and at the end of a phase. ValueError if a phase pauses or a
-    word does not fit its port; SimulationError if the unit does not compile, lacks a port, hangs,
-    or gives something after the end.
+    The results are those of :func:`~sterna.sim.bench.runner.run_on` in Verilator.
+    ValueError if a phase pauses or a word does not fit its port; SimulationError if the unit does
+    not compile, lacks a port, hangs, or gives something after the end.
     """
     for phase in job.phases:
         if phase.random_pauses or phase.pauses:
@@ -52,7 +47,7 @@ def run_in_cpp(
     with contextlib.chdir(work):        # where it reads its memories
         bench = _Bench(library, top, job, waves)
     with contextlib.closing(bench):     # completes the wave file
-        return [bench.run(phase, progress) for phase in job.phases]
+        return [bench.run(phase) for phase in job.phases]
 
 
 class _Port(ctypes.Structure):
@@ -96,7 +91,7 @@ class _Bench:
             port = self._port(name)
             ctypes.memmove(port.data, port.as_bytes([level]), port.size)
 
-    def run(self, phase: Phase, progress: Progress) -> PhaseResult:
+    def run(self, phase: Phase) -> PhaseResult:
         """Run a phase from where the last one ended."""
         library, bench, job = self._library, self._bench, self._job
         if phase.reset:
@@ -107,19 +102,14 @@ class _Bench:
             words = phase.inputs.get(name, [])
             library.bench_want(bench, index, len(words) or phase.outputs.get(name, 0),
                                self._port(f"{name}__payload").as_bytes(words))
-        outputs, taken_at = ({name: list[int]() for name in job.outputs} for _ in range(2))
         status = _RUNNING
         while status == _RUNNING:
             status = library.bench_run(bench, CHUNK)
-            fresh = {}
-            for index, name in enumerate(job.outputs, len(job.inputs)):
-                fresh[name], cycles = self._record(index, len(outputs[name]))
-                outputs[name] += fresh[name]
-                taken_at[name] += cycles
-            progress(phase.name, fresh)
         if status != _DONE:
             raise SimulationError(f"{self._top}: {phase.name}: {self._failure(phase)}")
-        seen, seen_at = {}, {}
+        outputs, taken_at, seen, seen_at = {}, {}, {}, {}
+        for index, name in enumerate(job.outputs, len(job.inputs)):
+            outputs[name], taken_at[name] = self._record(index)
         for index, bits in enumerate(job.monitored, len(self._streams)):
             seen[bits.name], seen_at[bits.name] = self._record(index)
         return PhaseResult(outputs, library.bench_cycles(bench), taken_at, seen, seen_at)
@@ -136,16 +126,16 @@ class _Bench:
             passed.append(f"{count} of {wanted} {name} {done}")
         return f"no transfer for {self._job.patience} cycles with {', '.join(passed)}"
 
-    def _record(self, index: int, first: int = 0) -> tuple[list[int], list[int]]:
+    def _record(self, index: int) -> tuple[list[int], list[int]]:
         """Words of an end or, counted on from these, of a monitor, and their cycles."""
         words, cycles = ctypes.POINTER(ctypes.c_char)(), ctypes.POINTER(ctypes.c_uint64)()
         size = ctypes.c_size_t()
         count = self._library.bench_record(
             self._bench, index, ctypes.byref(size), ctypes.byref(words), ctypes.byref(cycles))
         each = size.value
-        data = words[first * each:count * each]
+        data = words[:count * each]
         return ([int.from_bytes(data[at:at + each], "little") for at in range(0, len(data), each)],
-                cycles[first:count])
+                cycles[:count])
 
 
 def _load(path: Path) -> ctypes.CDLL:

@@ -87,11 +87,10 @@ def write_core(
 
 def run_core(
     image: CoreImage, sources: Sequence[Path], requests: Sequence[tuple[int, Request]],
-    generated: int, work: Path, *, simulator: Simulator = Simulator.VERILATOR,
-    random_pauses: bool = False, cut_after: int | None = None, settled: bool = False,
-    top: str = _MODULE,
+    generated: int, work: Path, *, random_pauses: bool = False, cut_after: int | None = None,
+    settled: bool = False, top: str = _MODULE,
 ) -> list[SequenceRun]:
-    """Reset a core and run requests on it.
+    """Reset a core and run requests on it, in Verilator.
 
     Parameters
     ----------
@@ -127,7 +126,7 @@ def run_core(
         If the core hangs, or gives something after the end.
     """
     params, vocab = image.params, image.config.vocab
-    beats = params.groups(vocab, chunks=False) * params.row_beats
+    beats = params.logit_beats(vocab)
     first = [(sequence, Request((0,), 9)) for sequence in range(params.sequences)]
     phases = [] if cut_after is None else [
         Phase("cut", {"prompts": _words(params, first)}, {}, reset=True, cut_after=cut_after)]
@@ -141,9 +140,9 @@ def run_core(
         reset=not settled, random_pauses=random_pauses,
         levels={"pauses": int(random_pauses)} if params.port_bits else {}))
     job = Job(["prompts"], ["tokens", "logits"], 1, phases,
-              ["pauses"] if params.port_bits else [],
-              patience=patience(params))
-    return _runs(params, vocab, run_on(simulator, list(sources), top, job, work)[-1])
+              ["pauses"] if params.port_bits else [], patience=patience(params))
+    return _runs(params, vocab, run_on(
+        Simulator.VERILATOR, list(sources), top, job, work)[-1])
 
 
 def _words(params: CoreParams, requests: Sequence[tuple[int, Request]]) -> list[int]:

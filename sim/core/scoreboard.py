@@ -216,7 +216,7 @@ class CoreScoreboard:
         values = read_field(words, fields["logits"])
         last = read_field(words, fields["last"]).reshape(-1)
         params, vocab = self._params, self._config.vocab
-        count = params.groups(vocab, chunks=False) * params.row_beats
+        count = params.logit_beats(vocab)
         found = []
         for sequence in range(params.sequences):
             own = values[owners == sequence]

@@ -140,6 +140,5 @@ class CoreStimulus:
         return {"prompts": prompt_words(self._ports.fields["prompts"], requests)}
 
     def _counts(self, tokens: int, predictions: int) -> dict[str, int]:
-        params = self._params
-        words = params.groups(self._model.config.vocab, chunks=False) * params.row_beats
+        words = self._params.logit_beats(self._model.config.vocab)
         return {"tokens": tokens, "logits": predictions * words}

@@ -104,7 +104,7 @@ def pack(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Pack a model as an image for a core that reads its model from memory.
+    """Pack a model as an image that a core reads from memory.
 
     The core was made for the limits of one model, and runs every other within them. Refuses one
     that is not, and says by how much.

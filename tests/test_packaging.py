@@ -95,7 +95,8 @@ def test_a_wheel_claims_no_name_but_sterna(wheel: Path) -> None:
     assert {name for name in names if name.endswith(".py")} == code
     # A py.typed in each: they are packages of their own to a type checker.
     assert {f"sterna/{name}" for name in (
-        "model/data/tiny.safetensors", "model/data/heldout.txt", "sim/bench/cpp_bench.cpp", "sim/core/sdram_model.v",
+        "model/data/tiny.safetensors", "model/data/heldout.txt", "sim/bench/cpp_bench.cpp",
+        "sim/core/sdram_model.v",
         "export/native/cpp/ops.cpp", "export/native/cpp/records.hpp",
         *(f"export/web/sources/{name}" for name in ("index.html", "style.css", "worker.js")),
         *(f"{top}/py.typed" for top in FOLDERS))} <= set(names)

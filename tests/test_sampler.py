@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from sterna.hw.core.core_params import CoreParams, Limits, StageKind
+from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.geometry import StageKind
 from sterna.hw.core.logit_weight import BETA_BITS, WeightParams
 from sterna.hw.core.sampler import TokenSampler
 from sterna.hw.testbench.amaranth import run_bench

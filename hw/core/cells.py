@@ -7,7 +7,7 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.core_params import CoreParams, StageKind
+from sterna.hw.core.geometry import Geometry, StageKind
 from sterna.hw.core.post import result_layout
 from sterna.hw.core.products import sequence_of
 from sterna.hw.core.vectors import element_layout
@@ -19,7 +19,7 @@ from sterna.hw.units.mlgru import MlgruLane
 __all__ = ["Cells", "cell_taps"]
 
 
-def cell_taps(params: CoreParams) -> StructLayout:
+def cell_taps(params: Geometry) -> StructLayout:
     """What the lanes show: gates, candidate, state and output; ``silu(gate)`` and product."""
     def lane(layout: StructLayout, *names: str) -> StructLayout:
         return params.tap_layout(**{name: layout[name].shape for name in names})
@@ -51,7 +51,7 @@ class Cells(wiring.Component):
     taps : ``Out(cell_taps(params))``, with a trace
     """
 
-    def __init__(self, params: CoreParams, sigmoid: list[int]) -> None:
+    def __init__(self, params: Geometry, sigmoid: list[int]) -> None:
         self.params = params
         self._sigmoid = sigmoid
         super().__init__({

@@ -10,7 +10,8 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.core.block_memory import read_block_rom
 from sterna.hw.core.cells import Cells
 from sterna.hw.core.core_image import CoreImage
-from sterna.hw.core.core_params import CoreParams, StageKind
+from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.geometry import StageKind
 from sterna.hw.core.image_reader import ImageReader, ImageStatus
 from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS
 from sterna.hw.core.norm import Norm

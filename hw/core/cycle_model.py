@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from sterna.hw.core.core_image import Stage, program
-from sterna.hw.core.core_params import CoreParams, StageKind
+from sterna.hw.core.core_image import program
+from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.geometry import StageKind
 from sterna.hw.core.logit_weight import LogitWeight
+from sterna.hw.core.program import Stage
 from sterna.hw.core.request import Request
 from sterna.model.config import ModelConfig
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from sterna.hw.core.core_image import Stage
 from sterna.hw.core.core_params import CoreParams, Limits
 from sterna.hw.core.cycle_model import STEADY_TOKENS, MemoryTiming, Use, steady_uses
 from sterna.hw.core.memory_bits import memory_bits
+from sterna.hw.core.program import Stage
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 

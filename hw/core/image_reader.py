@@ -10,7 +10,8 @@ from amaranth.lib import enum, fifo, memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.core_params import IMAGE_HEADER_BITS, CoreParams, StageKind
+from sterna.hw.core.core_params import IMAGE_HEADER_BITS, CoreParams
+from sterna.hw.core.geometry import Geometry, StageKind
 from sterna.hw.core.linear_image import (
     MAGIC,
     TRITS_PER_BYTE,
@@ -52,14 +53,14 @@ def read_layout(params: CoreParams) -> StructLayout:
     return StructLayout({"address": params.address_bits, "count": params.address_bits})
 
 
-def weight_fill_layout(params: CoreParams) -> StructLayout:
+def weight_fill_layout(params: Geometry) -> StructLayout:
     """Codes on their way to the clusters: part ``part`` of the word at ``address``."""
     return StructLayout({
         "valid": 1, "part": range(max(params.weight_parts, 2)), "last": 1,
         "address": range(params.ring), "codes": ArrayLayout(unsigned(2), params.port_trits)})
 
 
-def header_fill_layout(params: CoreParams) -> StructLayout:
+def header_fill_layout(params: Geometry) -> StructLayout:
     """Biases and numbers of -1 weights on their way: part ``part`` of the word at ``address``."""
     return StructLayout({
         "valid": 1, "part": range(max(params.header_parts, 2)), "last": 1,

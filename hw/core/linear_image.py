@@ -164,7 +164,7 @@ def read_image(data: bytes, params: CoreParams) -> CoreImage:
     embedding = to_ints(to_bits(
         elements.reshape(-1, params.post_lanes), params.limits.embedding_bits))
     config = ModelConfig(header.d, header.layers, header.dff, header.vocab)
-    return CoreImage(params, config, stages, headers, weights, embedding)
+    return CoreImage(params, stages, headers, weights, config, embedding)
 
 
 def _to_bytes(words: Sequence[int], bits: int) -> np.ndarray:

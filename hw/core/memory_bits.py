@@ -26,7 +26,7 @@ _HELD = {
 def memory_bits(params: CoreParams, config: ModelConfig) -> dict[str, int]:
     """Bits of the memories of a core as it is elaborated: what a model fills depends on the limits
     alone. Of weights and headers that come through a port, those that are read ahead."""
-    core = Core(CoreImage(params, config, [0], [0], [0], [0]))
+    core = Core(CoreImage(params, [0], [0], [0], config, [0]))
     bits = dict.fromkeys(_HELD, 0)
     for name, size in _memories(Fragment.get(core, None), ""):
         held = next(held for held, pattern in _HELD.items()

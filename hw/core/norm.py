@@ -7,7 +7,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.core_params import MAX_SLOTS, CoreParams
+from sterna.hw.core.geometry import MAX_SLOTS, Geometry
 from sterna.hw.core.products import act_layout, sequence_of
 from sterna.hw.parts.arithmetic import round_shift, square_of, square_parts
 from sterna.hw.parts.digit_serial import ConstantDivider, IntegerRoot
@@ -19,14 +19,14 @@ __all__ = ["Norm", "norm_taps", "scale_layout"]
 _READ_STEPS = 2     # from the address of a chunk to the chunk: memory, its register
 
 
-def scale_layout(params: CoreParams) -> StructLayout:
+def scale_layout(params: Geometry) -> StructLayout:
     """The scale of a slot."""
     return StructLayout({
         "phase": 1, "sequence": params.batch_bits, "slot": range(MAX_SLOTS),
         "scale": unsigned(params.profile.scale_bits)})
 
 
-def norm_taps(params: CoreParams) -> StructLayout:
+def norm_taps(params: Geometry) -> StructLayout:
     """What a norm shows: maximum and reciprocal, sum of squares and root, and the scale ``v``."""
     norm = params.norm
     return StructLayout({
@@ -61,7 +61,7 @@ class Norm(wiring.Component):
     taps : ``Out(norm_taps(params))``, with a trace
     """
 
-    def __init__(self, params: CoreParams) -> None:
+    def __init__(self, params: Geometry) -> None:
         self.params = params
         norm = params.norm
         self.spacing = params.norm_spacing

@@ -8,11 +8,11 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.block_memory import read_block_rom, read_ring
-from sterna.hw.core.core_image import CoreImage
-from sterna.hw.core.core_params import MAX_SLOTS, CoreParams, StageKind
+from sterna.hw.core.geometry import MAX_SLOTS, Geometry, StageKind
 from sterna.hw.core.image_reader import header_fill_layout
 from sterna.hw.core.norm import scale_layout
 from sterna.hw.core.products import sequence_of
+from sterna.hw.core.program import ProgramImage
 from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.requantize import Requantize
@@ -23,7 +23,7 @@ _FRONT_STEPS = 3    # from taking sums to the requantiser: choice of lanes, way,
 _BIAS_STEPS = 2     # from the address of a bias to the bias
 
 
-def result_layout(params: CoreParams) -> StructLayout:
+def result_layout(params: Geometry) -> StructLayout:
     """Results of ``post_lanes`` rows, saturated to each of their formats, and whose they are; with
     a trace also as they were before."""
     profile, lanes = params.profile, params.post_lanes
@@ -36,7 +36,7 @@ def result_layout(params: CoreParams) -> StructLayout:
            if params.trace else {})})
 
 
-def sum_tap(params: CoreParams) -> StructLayout:
+def sum_tap(params: Geometry) -> StructLayout:
     """The dot products of some rows, as the trace shows them."""
     return params.tap_layout(acc=ArrayLayout(signed(params.sum_bits), params.post_lanes))
 
@@ -71,7 +71,7 @@ class Post(wiring.Component):
     tap : ``Out(sum_tap(params))``, with a trace
     """
 
-    def __init__(self, image: CoreImage) -> None:
+    def __init__(self, image: ProgramImage) -> None:
         self.image = image
         self.params = params = image.params
         super().__init__({

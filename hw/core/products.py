@@ -8,9 +8,9 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.block_memory import read_block_rom, read_ring
-from sterna.hw.core.core_image import CoreImage, cluster_words
-from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.geometry import Geometry
 from sterna.hw.core.image_reader import weight_fill_layout
+from sterna.hw.core.program import ProgramImage, cluster_words
 from sterna.hw.core.queues import BypassFifo
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
@@ -21,7 +21,7 @@ from sterna.hw.units.mac.mac_array import ROWS
 __all__ = ["Products", "act_layout"]
 
 
-def act_layout(params: CoreParams) -> StructLayout:
+def act_layout(params: Geometry) -> StructLayout:
     """A chunk of activations on its way to the clusters.
 
     ``chunk``: its place in the tile, ``tile_ends`` and ``last``: with the last of a tile, and of
@@ -34,7 +34,7 @@ def act_layout(params: CoreParams) -> StructLayout:
         "q": ArrayLayout(signed(params.profile.act_bits), params.quant_lanes)})
 
 
-def beat_layout(params: CoreParams) -> StructLayout:
+def beat_layout(params: Geometry) -> StructLayout:
     """What a cluster needs to know of a beat; ``first`` and ``last`` tile of a group."""
     return StructLayout({
         "valid": 1, "first": 1, "last": 1, "phase": 1, "sequence": params.batch_bits,
@@ -50,7 +50,7 @@ class Cluster(wiring.Component):
     come through a port go the same way, as long before the beats as they come.
     """
 
-    def __init__(self, image: CoreImage, index: int) -> None:
+    def __init__(self, image: ProgramImage, index: int) -> None:
         self.params = params = image.params
         self._weights = cluster_words(image.weights, params, index)
         self._index = index
@@ -131,7 +131,7 @@ class Cluster(wiring.Component):
         return store.shape(steps.register(read.data, "acts"))
 
 
-def sequence_of(params: CoreParams, phase: Value, sequence: Value) -> Value:
+def sequence_of(params: Geometry, phase: Value, sequence: Value) -> Value:
     """The number of a sequence of a phase among all; no bits if there is one."""
     bits = (params.batch - 1).bit_length()
     return Cat(sequence[:bits], phase if params.phases > 1 else Const(0, 0))
@@ -162,7 +162,7 @@ class Products(wiring.Component):
         In the order of groups, slots, sequences.
     """
 
-    def __init__(self, image: CoreImage) -> None:
+    def __init__(self, image: ProgramImage) -> None:
         self.image = image
         self.params = params = image.params
         super().__init__({

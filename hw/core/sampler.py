@@ -7,7 +7,8 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.core_params import CoreParams, StageKind
+from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.geometry import StageKind
 from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS, LogitWeight, WeightParams
 from sterna.hw.core.post import result_layout
 from sterna.hw.core.products import sequence_of

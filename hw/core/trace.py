@@ -15,7 +15,8 @@ from amaranth.hdl import Cat, Const, Value
 from amaranth.lib.data import ArrayLayout, StructLayout, View
 
 from sterna.hw.core.cells import cell_taps
-from sterna.hw.core.core_params import CoreParams, StageKind
+from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.geometry import StageKind
 from sterna.hw.core.norm import norm_taps, scale_layout
 from sterna.hw.core.post import result_layout, sum_tap
 from sterna.hw.core.products import act_layout, sequence_of

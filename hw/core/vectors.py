@@ -7,14 +7,14 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.geometry import Geometry
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 
 __all__ = ["VectorStore", "element_layout"]
 
 
-def element_layout(params: CoreParams) -> StructLayout:
+def element_layout(params: Geometry) -> StructLayout:
     """Some channels of a vector.
 
     ``place``: of the first of them, counted in ``cell_lanes``. ``wide``: there are
@@ -42,7 +42,7 @@ class VectorStore(wiring.Component):
         Which chunk is read, and the chunk two cycles later.
     """
 
-    def __init__(self, params: CoreParams) -> None:
+    def __init__(self, params: Geometry) -> None:
         self.params = params
         bits = params.norm.y_bits
         super().__init__({

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sterna.hw.core.core_image import Stage, program
-from sterna.hw.core.core_params import CoreParams, StageKind
+from sterna.hw.core.core_image import program
+from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.cycle_model import run_cycles
+from sterna.hw.core.geometry import StageKind
+from sterna.hw.core.program import Stage
 from sterna.hw.core.trace import lanes_of
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts, read_field

@@ -1,0 +1,432 @@
+"""Sizes of what runs programs of stages, and what follows from the largest program."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from amaranth.hdl import ShapeLike, signed, unsigned
+from amaranth.lib.data import ArrayLayout, StructLayout
+
+from sterna.hw.parts.requantize import RequantizeParams
+from sterna.hw.units.glu import GluParams
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mlgru import MlgruParams
+from sterna.hw.units.norm_params import NormParams
+from sterna.model.checks import check_whole, one_of
+from sterna.model.profile import NumericProfile
+
+__all__ = ["MAX_SLOTS", "Geometry", "ProgramLimits", "StageKind", "StageLimits"]
+
+MAX_SLOTS = 3
+"""Most matrices interleaved in a stage: f, c and g."""
+
+
+class StageKind(enum.IntEnum):
+    """Where the results of a stage go."""
+
+    MLGRU = 0
+    """f, c and g: to the MLGRU unit."""
+    RESIDUAL = 1
+    """out or down: added to the residual stream."""
+    GLU = 2
+    """gate and up: to the GLU unit."""
+    HEAD = 3
+    """The logits."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageLimits:
+    """The largest of some stages that are alike, and how many of them a program has at most."""
+
+    kind: StageKind
+    slots: int  #: matrices of one shape and one input
+    rows: int
+    columns: int
+    count: int = 1
+
+
+class ProgramLimits(Protocol):
+    """The largest program, and the formats of all of them."""
+
+    @property
+    def profile(self) -> NumericProfile:
+        """Formats of every number; those of ``logit`` are what a head gives."""
+
+    @property
+    def shifts(self) -> tuple[int, int]:
+        """Smallest and largest right shift of a projection."""
+
+    @property
+    def program(self) -> Sequence[StageLimits]:
+        """Its stages."""
+
+    @property
+    def requantizes(self) -> bool:
+        """Whether sums are scaled and rounded; if not they leave as they are."""
+
+
+# Usual sizes:
+_QUANT_LANES, _POST_LANES, _CELL_LANES, _CLUSTER_COLUMNS = 8, 4, 2, 16
+
+
+def _power(value: int) -> bool:
+    return value & (value - 1) == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Sizes of norm, array, post-processor and cells, and of the memories of a program.
+
+    Every size that is 0 is chosen.
+    """
+
+    limits: ProgramLimits
+    rows: int = 8  #: dot products side by side
+    cols: int = 64  #: columns taken per beat
+    #: Parts of the columns, each with memories of its own; 0 for parts of 16 columns or more.
+    clusters: int = 0
+    sequences: int = 1  #: sequences that share each weight word
+    #: Parts of the sequences that take turns, one being normalised while the other is multiplied;
+    #: 0 for 2, or 1 if there is one sequence or a port.
+    phases: int = 0
+    post_lanes: int = 0  #: results made per cycle; 0 for 4, or fewer in a small array
+    cell_lanes: int = 0  #: channels of MLGRU and GLU per cycle; 0 for 2, or fewer
+    quant_lanes: int = 0  #: activations made per cycle; 0 for 8, or fewer
+    #: Bits of a root per cycle; 0 for 3 if a single sequence waits for it, otherwise 1.
+    root_digit_bits: int = 0
+    #: For a small device, with blocks of 4 kbit and no LUT RAM: a norm that divides a bit per
+    #: cycle, a table of silu where the formats allow one, short queues, and no drawn tokens.
+    compact: bool = False
+    style: ArrayStyle = ArrayStyle.GENERIC  #: what the array is built of; not one with tables
+    #: Bits of a word of the memory that the image comes from, through a port; 0 for ROMs.
+    port_bits: int = 0
+    ring: int = 512  #: weight words that are read ahead through a port
+    patience: int = 1 << 20  #: cycles without an answer of the memory that stop the core
+    trace: bool = False  #: whether there is a port that shows every intermediate vector
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "style", one_of("style", self.style, ArrayStyle))
+        if self.style.has_tables:
+            raise ValueError(f"style must be one without tables, whose activations would have to "
+                             f"stand still, got {self.style}")
+        check_whole("sequences", self.sequences, 1, 64)
+        check_whole("phases", self.phases, 0, 2)
+        if self.phases == 0:
+            object.__setattr__(
+                self, "phases", 1 if self.port_bits else min(self.sequences, 2))
+        check_whole("rows", self.rows, 1, 1024)
+        check_whole("cols", self.cols, 1, 4096)
+        self._choose()
+        check_whole("clusters", self.clusters, 1, self.cols)
+        for name, high in (
+            ("rows", 1024), ("sequences", 64), ("quant_lanes", 256),
+            ("post_lanes", min(self.rows, self.quant_lanes)), ("cell_lanes", self.post_lanes),
+        ):
+            value = getattr(self, name)
+            check_whole(name, value, 1, high)
+            if not _power(value):
+                raise ValueError(f"{name} must be a power of two, got {value}")
+        if self.sequences < self.phases:
+            raise ValueError("two phases take two sequences or more")
+        if self.cols % (self.clusters * self.quant_lanes):
+            raise ValueError(
+                f"cols ({self.cols}) must be a multiple of clusters ({self.clusters}) times "
+                f"quant_lanes ({self.quant_lanes})")
+        if self.port_bits:
+            self._check_port()
+
+    def _choose(self) -> None:
+        """Put the usual sizes in the place of zeros."""
+        lanes = min(self.cols & -self.cols, _QUANT_LANES)
+        self._default("root_digit_bits", 1 if self.compact or self.sequences > 1 else 3)
+        self._default("quant_lanes", lanes)
+        self._default("post_lanes", min(self.rows, self.quant_lanes, _POST_LANES))
+        self._default("cell_lanes", min(self.post_lanes, _CELL_LANES))
+        chunks = self.cols // max(self.quant_lanes, 1)
+        self._default("clusters", next(
+            (count for count in range(chunks, 0, -1)
+             if chunks % count == 0 and self.cols // count >= _CLUSTER_COLUMNS), 1))
+
+    def _default(self, name: str, value: int) -> None:
+        if getattr(self, name) == 0:
+            object.__setattr__(self, name, value)
+
+    def _check_port(self) -> None:
+        if self.phases != 1:
+            raise ValueError("two phases would read every weight twice: with a port there is one")
+        if self.style is ArrayStyle.XC7_PAIR:
+            raise ValueError(f"the codes of {self.style} cannot come through a port")
+        check_whole("patience", self.patience, 1, 1 << 32)
+        for name, low, high in (("port_bits", 16, 4096), ("ring", 2 * self.tiles, 1 << 16)):
+            check_whole(name, getattr(self, name), low, high)
+            if not _power(getattr(self, name)):
+                raise ValueError(f"{name} must be a power of two, got {getattr(self, name)}")
+
+    # Counts ------------------------------------------------------------------------
+
+    @property
+    def profile(self) -> NumericProfile:
+        """Formats of every number."""
+        return self.limits.profile
+
+    @property
+    def batch(self) -> int:
+        """Sequences of a phase: each weight word is used so often."""
+        return self.sequences // self.phases
+
+    @property
+    def batch_bits(self) -> int:
+        """Bits of the number of a sequence in its phase, one at least."""
+        return max((self.batch - 1).bit_length(), 1)
+
+    @property
+    def widest(self) -> int:
+        """Channels of the longest vector, filled up to whole tiles."""
+        return -(-max(each.columns for each in self.limits.program) // self.cols) * self.cols
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of the longest vector."""
+        return self.widest // self.cols
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of ``quant_lanes`` channels of the longest vector."""
+        return self.widest // self.quant_lanes
+
+    @property
+    def unit_rows(self) -> int:
+        """Rows that a matrix is filled up to a multiple of: whole groups and whole chunks."""
+        return max(self.rows, self.quant_lanes)
+
+    @property
+    def row_beats(self) -> int:
+        """Beats of results of a group of rows."""
+        return self.rows // self.post_lanes
+
+    def groups(self, rows: int, *, chunks: bool = True) -> int:
+        """Groups of rows of a matrix, the last ones filled up; with ``chunks`` to whole chunks."""
+        unit = self.unit_rows if chunks else self.rows
+        return -(-rows // unit) * unit // self.rows
+
+    def _groups(self, stage: StageLimits) -> int:
+        return self.groups(stage.rows, chunks=stage.kind is not StageKind.HEAD)
+
+    @property
+    def most_headers(self) -> int:
+        """Groups of all matrices of the longest stage."""
+        return max(each.slots * self._groups(each) for each in self.limits.program)
+
+    @property
+    def stages(self) -> int:
+        """Stages of the longest program."""
+        return sum(each.count for each in self.limits.program)
+
+    @property
+    def most_weights(self) -> int:
+        """Weight words of the largest program, the words of its beats."""
+        return sum(each.count * each.slots * self._groups(each) * -(-each.columns // self.cols)
+                   for each in self.limits.program)
+
+    @property
+    def most_biases(self) -> int:
+        """Groups of rows of the largest program."""
+        return sum(each.count * each.slots * self._groups(each) for each in self.limits.program)
+
+    @property
+    def state_words(self) -> int:
+        """Words of ``cell_lanes`` channels of the states of a sequence."""
+        return sum(each.count * self._groups(each) * self.rows // self.cell_lanes
+                   for each in self.limits.program if each.kind is StageKind.MLGRU)
+
+    # Words of the port -------------------------------------------------------------
+
+    @property
+    def port_trits(self) -> int:
+        """Weights in a word of the port: five in a byte."""
+        return self.port_bits // 8 * 5
+
+    @property
+    def stage_parts(self) -> int:
+        """Words of the port for a stage."""
+        return self._parts(self.stage_layout.size)
+
+    @property
+    def header_parts(self) -> int:
+        """Words of the port for a word of ``header_layout``."""
+        return self._parts(self.header_layout.size)
+
+    @property
+    def weight_parts(self) -> int:
+        """Words of the port for a weight word."""
+        return -(-self.rows * self.cols // self.port_trits)
+
+    def _parts(self, bits: int) -> int:
+        return -(-bits // self.port_bits)
+
+    # Queues ------------------------------------------------------------------------
+
+    @property
+    def logit_depth(self) -> int:
+        """Beats of logits that wait at the port."""
+        return 4 if self.compact else 16
+
+    @property
+    def sum_depth(self) -> int:
+        """Groups of sums that wait: one of every sequence is taken while the next one comes, or
+        waits for its scales."""
+        return max(2 * self.batch, 8 if self.compact else 16)
+
+    @property
+    def preact_depth(self) -> int:
+        """Beats of pre-activations that wait: a group is taken while the next one comes."""
+        return max(2 * self.batch * self.row_beats, 2 if self.compact else 16)
+
+    # Widths ------------------------------------------------------------------------
+
+    @property
+    def operand_bits(self) -> int:
+        """Signed bits of a sum of ``cols`` operands, a complement or not: [-128 n, 127 n]."""
+        return self.profile.act_bits + (self.cols - 1).bit_length()
+
+    @property
+    def sum_bits(self) -> int:
+        """Signed bits of a dot product of the longest vector, which is at most 128 n in
+        magnitude."""
+        return (self.widest << self.profile.act_bits - 1).bit_length() + 1
+
+    @property
+    def minus_bits(self) -> int:
+        """Unsigned bits of a number of -1 weights in a row."""
+        return self.widest.bit_length()
+
+    @property
+    def bias_bits(self) -> int:
+        """Signed bits of a bias: one more than the widest output, which an update has."""
+        return max(bits + (kind is not StageKind.RESIDUAL)
+                   for kind, bits in self.result_bits.items())
+
+    @property
+    def shift_bits(self) -> int:
+        """Bits of a shift, counted from the smallest; one at least."""
+        low, high = self.limits.shifts
+        return max((high - low).bit_length(), 1)
+
+    # Units -------------------------------------------------------------------------
+
+    @property
+    def mac(self) -> MacParams:
+        """The rows of a cluster."""
+        columns = self.cols // self.clusters
+        return MacParams(
+            self.rows, columns, columns, self.profile.act_bits, self.style, stalls=False)
+
+    @property
+    def norm(self) -> NormParams:
+        """Widths of the norm."""
+        return NormParams(self.profile, self.quant_lanes, self.quant_lanes, self.widest,
+                          digit_bits=int(self.compact), root_digit_bits=self.root_digit_bits)
+
+    @property
+    def norm_spacing(self) -> int:
+        """Cycles between the last chunks of two vectors: a root is done when the next begins, and
+        with a divider its quotient too."""
+        norm = self.norm
+        return norm.root.latency + 1 + (norm.quotient_steps if self.compact else 0)
+
+    @property
+    def mlgru(self) -> MlgruParams:
+        """An MLGRU lane."""
+        return MlgruParams(self.profile, 1, self.cell_lanes, self.cell_lanes,
+                           trace=self.trace, stalls=False)
+
+    @property
+    def glu(self) -> GluParams:
+        """The GLU lanes."""
+        return GluParams(self.profile, self.cell_lanes, trace=self.trace, stalls=False,
+                         silu_table=self.compact)
+
+    @property
+    def requantize(self) -> RequantizeParams:
+        """The requantiser; what travels with a beat has :attr:`tag_layout`."""
+        widest, *narrower = sorted(set(self.result_bits.values()), reverse=True)
+        low, high = self.limits.shifts
+        return RequantizeParams(
+            self.sum_bits, self.profile.scale_bits, self.bias_bits, widest,
+            tuple(range(low, high + 1)), self.post_lanes, tuple(narrower), self.tag_layout.size,
+            trace=self.trace, stalls=False)
+
+    @property
+    def result_bits(self) -> dict[StageKind, int]:
+        """Signed bits of the results of each kind of stage. An update of the residual stream has a
+        bit more than the stream: what is larger saturates the sum, whatever it is added to."""
+        profile = self.profile
+        every = {
+            StageKind.MLGRU: profile.z.bits, StageKind.GLU: profile.z.bits,
+            StageKind.RESIDUAL: profile.x.bits + 1, StageKind.HEAD: profile.logit.bits}
+        kinds = {each.kind for each in self.limits.program}
+        return {kind: bits for kind, bits in every.items() if kind in kinds}
+
+    @property
+    def array_latency(self) -> int:
+        """Cycles from the issue of a beat to its sums: memories and their registers, the tree of a
+        cluster, a register for each cluster, the accumulator."""
+        return 2 + self.mac.row_steps + self.clusters + 1
+
+    # Payloads ----------------------------------------------------------------------
+
+    def tap_layout(self, **fields: ShapeLike) -> StructLayout:
+        """A lane of the trace port."""
+        return StructLayout({"valid": 1, "sequence": range(max(self.sequences, 2)), **fields})
+
+    @property
+    def sum_layout(self) -> ArrayLayout:
+        """The sums of a group of rows."""
+        return ArrayLayout(signed(self.sum_bits), self.rows)
+
+    @property
+    def stage_layout(self) -> StructLayout:
+        """A word of the memory of stages.
+
+        ``headers``: groups of rows of all slots. ``chunks`` and ``tiles``: of the vector.
+        ``outputs``: rows of a matrix.
+        ``weight``, ``header``, ``state``: where its weight words, biases and states begin.
+        """
+        return StructLayout({
+            "kind": 2,
+            "last_slot": 2,
+            "tiles": range(self.tiles + 1),
+            "chunks": range(self.chunks + 1),
+            "headers": range(self.most_headers + 1),
+            "outputs": range(max(each.rows for each in self.limits.program) + 1),
+            "weight": range(max(self.most_weights, 2)),
+            "header": range(max(self.most_biases, 2)),
+            "state": range(max(self.state_words, 2)),
+            "k": ArrayLayout(unsigned(self.profile.mantissa_bits), MAX_SLOTS),
+            "shift": ArrayLayout(unsigned(self.shift_bits), MAX_SLOTS),
+        })
+
+    @property
+    def header_layout(self) -> ArrayLayout:
+        """A word of the memory of biases, a beat of rows: bias and number of -1 weights."""
+        return ArrayLayout(StructLayout({
+            "bias": signed(self.bias_bits), "minus": unsigned(self.minus_bits)}), self.post_lanes)
+
+    @property
+    def tag_layout(self) -> StructLayout:
+        """What travels with a beat of results.
+
+        ``beat``: its place in the vector. ``first`` and ``last`` beat of the vector.
+        """
+        return StructLayout({
+            "kind": 2, "slot": 2, "phase": 1, "sequence": self.batch_bits,
+            "beat": range(max(self.most_beats, 2)), "first": 1, "last": 1})
+
+    @property
+    def most_beats(self) -> int:
+        """Beats of the longest vector of results, the logits among them."""
+        return self.row_beats * max(map(self._groups, self.limits.program))

@@ -1,0 +1,140 @@
+"""A program of stages as the words of the memories that hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sterna.hw.core.geometry import MAX_SLOTS, Geometry, StageKind
+from sterna.hw.parts.bits import from_ints, to_bits, to_ints
+from sterna.hw.units.mac.weight_packing import row_codes
+from sterna.model.quantized import Projection
+
+__all__ = ["ProgramImage", "Stage", "cluster_words", "pack_program", "plan_stages"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramImage:
+    """The memories of a program.
+
+    ``stages``, ``headers``: words of ``params.stage_layout`` and ``params.header_layout``.
+    ``weights``: codes of ``rows * cols`` trits, two bits each, row by row.
+    """
+
+    params: Geometry
+    stages: list[int]
+    headers: list[int]
+    weights: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of the program of a token: some matrices of one shape and one input.
+
+    ``groups``: of rows of a matrix. ``chunks`` and ``tiles``: of the vector. ``weight``, ``header``
+    and ``state``: where its weight words, groups of biases and words of states begin.
+    """
+
+    kind: StageKind
+    matrices: tuple[str, ...]
+    rows: int
+    groups: int
+    chunks: int
+    tiles: int
+    weight: int
+    header: int
+    state: int
+
+    @property
+    def norm(self) -> str:
+        """Name of the norm whose vector is multiplied."""
+        first = self.matrices[0]
+        if self.kind is StageKind.RESIDUAL:
+            return f"{first}_norm"
+        return f"{first if self.kind is StageKind.HEAD else first.rpartition('.')[0]}.norm"
+
+    @property
+    def headers(self) -> int:
+        """Groups of rows of all matrices."""
+        return self.groups * len(self.matrices)
+
+    @property
+    def words(self) -> int:
+        """Weight words."""
+        return self.headers * self.tiles
+
+
+def plan_stages(
+    stages: Sequence[tuple[StageKind, tuple[str, ...]]], shapes: Mapping[str, tuple[int, int]],
+    params: Geometry,
+) -> list[Stage]:
+    """Lay stages out one behind the other, each of a kind and of matrices of these shapes."""
+    planned: list[Stage] = []
+    weight = header = state = 0
+    for kind, names in stages:
+        rows, columns = shapes[names[0]]
+        stage = Stage(
+            kind, names, rows, params.groups(rows, chunks=kind is not StageKind.HEAD),
+            params.groups(columns) * params.rows // params.quant_lanes, -(-columns // params.cols),
+            weight, header, state)
+        planned.append(stage)
+        weight += stage.words
+        header += stage.headers
+        if kind is StageKind.MLGRU:
+            state += stage.groups * params.rows // params.cell_lanes
+    return planned
+
+
+def pack_program(
+    stages: Sequence[Stage], projections: Mapping[str, Projection], params: Geometry, *,
+    head_fill: int = 0,
+) -> ProgramImage:
+    """Pack stages; a row beyond the end of a head has the bias ``head_fill``."""
+    low, _ = params.limits.shifts
+    layout = params.stage_layout
+    packed: list[int] = []
+    headers: list[int] = []
+    weights: list[int] = []
+    for stage in stages:
+        matrices = [projections[name] for name in stage.matrices]
+        groups = stage.groups
+        padded = np.stack([_filled(each.weight, groups, params) for each in matrices], axis=1)
+        bias = np.full((len(matrices), groups * params.rows),
+                       head_fill if stage.kind is StageKind.HEAD else 0)
+        bias[:, :stage.rows] = [each.bias for each in matrices]
+        unused = [0] * (MAX_SLOTS - len(matrices))
+        packed.append(layout.const({
+            "kind": int(stage.kind), "last_slot": len(matrices) - 1, "tiles": stage.tiles,
+            "chunks": stage.chunks, "headers": stage.headers, "outputs": stage.rows,
+            "weight": stage.weight, "header": stage.header, "state": stage.state,
+            "k": [*(each.k for each in matrices), *unused],
+            "shift": [*(each.shift - low for each in matrices), *unused],
+        }).as_value().value)
+        # [groups, slots, rows, tiles, cols] with the tiles before the rows is the order of use.
+        codes = row_codes(padded.transpose(0, 1, 3, 2, 4), params.style)
+        weights += to_ints(to_bits(
+            codes.reshape(groups * len(matrices) * padded.shape[3], -1), params.mac.code_bits))
+        minus = (padded == -1).sum(axis=(3, 4))
+        own = bias.reshape(len(matrices), groups, params.rows).transpose(1, 0, 2)
+        fields = [to_bits(each.reshape(-1, 1), bits).reshape(-1, params.post_lanes, bits)
+                  for each, bits in ((own, params.bias_bits), (minus, params.minus_bits))]
+        headers += to_ints(np.concatenate(fields, axis=2).reshape(-1, params.header_layout.size))
+    return ProgramImage(params, packed, headers, weights)
+
+
+def _filled(weight: np.ndarray, groups: int, params: Geometry) -> np.ndarray:
+    """A matrix filled up with zeros, ``[groups, rows, tiles, cols]``."""
+    tiles = -(-weight.shape[1] // params.cols)
+    padded = np.zeros((groups * params.rows, tiles * params.cols), dtype=np.int8)
+    padded[:weight.shape[0], :weight.shape[1]] = weight
+    return padded.reshape(groups, params.rows, tiles, params.cols)
+
+
+def cluster_words(words: Sequence[int], params: Geometry, cluster: int) -> list[int]:
+    """The codes of a cluster's columns out of weight words, row by row."""
+    size = params.cols // params.clusters
+    bits = from_ints(words, 0, 2 * params.rows * params.cols).reshape(
+        len(words), params.rows, params.clusters, 2 * size)
+    return to_ints(np.ascontiguousarray(bits[:, :, cluster]).reshape(len(words), -1))

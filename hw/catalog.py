@@ -14,7 +14,6 @@ from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.units.glu_product import GLU
 from sterna.hw.units.mac.mac_product import MAC
 from sterna.hw.units.mlgru_product import MLGRU
-from sterna.hw.units.norm_product import NORM
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.folder import check_replaceable
 from sterna.model.quantized import QuantizedModel
@@ -22,7 +21,7 @@ from sterna.model.quantized import QuantizedModel
 __all__ = ["UNITS", "emit_verilog", "model_component", "unit_named"]
 
 UNITS: Mapping[str, UnitSpec] = MappingProxyType({spec.name: spec for spec in (
-    MAC, MLGRU, NORM, GLU, CORE)})
+    MAC, MLGRU, GLU, CORE)})
 """Every unit that can be emitted by itself, by name; a new one needs a place in this list."""
 
 

@@ -32,7 +32,7 @@ ICARUS = pytest.mark.skipif(shutil.which("iverilog") is None, reason="Icarus is 
 
 
 def sizes(unit: str) -> dict[str, int]:
-    return {"rows": 4, "lanes": 8, "sequences": 2} if unit == "norm" else sizes_of(unit, **SIZES)
+    return sizes_of(unit, **SIZES)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def through_the_wrapper(
 
 
 @pytest.mark.parametrize(("unit", "simulator"), [
-    *(pytest.param(unit, Simulator.ICARUS, marks=ICARUS) for unit in ("glu", "norm", "mac")),
+    *(pytest.param(unit, Simulator.ICARUS, marks=ICARUS) for unit in ("glu", "mac")),
     pytest.param("glu", Simulator.VERILATOR, marks=pytest.mark.slow)])
 def test_axi_stream_traffic_agrees_with_the_reference(model, unit, simulator, tmp_path):
     done = emit_verilog(model, unit, tmp_path / unit, axis=True, **sizes(unit))

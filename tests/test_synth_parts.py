@@ -52,7 +52,6 @@ from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, style_for
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_product import MAC
 from sterna.hw.units.mlgru_product import MLGRU
-from sterna.hw.units.norm_product import NORM
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
@@ -397,7 +396,6 @@ def test_sizes_are_chosen_where_the_usual_core_does_not_fit():
     check_memories(CORE, params, TARGETS["ice40-up5k"])
     # A unit alone gets what it has in that core.
     assert usual_sizes(MICRO, MAC, TARGETS["ice40-up5k"]).sizes == {"rows": 1, "cols": 8}
-    assert usual_sizes(MICRO, NORM, TARGETS["ice40-up5k"]).sizes == {"rows": 1, "lanes": 1}
     assert usual_sizes(MICRO, MLGRU, TARGETS["ice40-up5k"]).sizes == {"lanes": 1}
 
 

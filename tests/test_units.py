@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +21,6 @@ from sterna.hw.parts.requantize import Requantize, RequantizeParams
 from sterna.hw.parts.sigmoid_table import SigmoidParams
 from sterna.hw.units.glu import GluParams, GluUnit
 from sterna.hw.units.mlgru import MlgruParams, MlgruUnit
-from sterna.hw.units.weight_rom import WeightRom, WeightRomParams
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
 from sterna.model.quantized.integer import IntegerRecords, requantize, saturate
 from sterna.model.quantized.records import glu_cell, mlgru_cell
@@ -155,37 +153,12 @@ def requantize_results(dut: Requantize, beats: Beats) -> Beats:
     return found
 
 
-def rom(words: Sequence[int], word_bits: int) -> WeightRom:
-    return WeightRom(WeightRomParams(len(words), word_bits), words)
-
-
-def random_rom(words: int, word_bits: int) -> WeightRom:
-    draw = np.random.default_rng(words).integers(0, 256, (words, -(-word_bits // 8)), np.uint8)
-    values = [int.from_bytes(word.tobytes()) % (1 << word_bits) for word in draw]
-    values[0], values[-1] = (1 << word_bits) - 1, 1
-    return rom(values, word_bits)
-
-
-def rom_beats(dut: WeightRom, rng: np.random.Generator, count: int) -> Beats:
-    words = dut.params.words
-    first = np.array([0, words - 1, 0, 0, *rng.integers(words, size=count)])
-    lengths = np.minimum(words - first, rng.integers(1, 10, len(first)))
-    lengths[0] = words
-    return columns(first=first, count=lengths)
-
-
-def rom_results(dut: WeightRom, beats: Beats) -> list[int]:
-    return [word for beat in beats
-            for word in dut._words[beat["first"]:beat["first"] + beat["count"]]]
-
-
 # Input and output, the layouts of their payloads, random beats, and their results.
 UNITS: dict[type, tuple] = {
     GluUnit: ("preacts", "products", "preact_layout", "product_layout", glu_beats, glu_results),
     MlgruUnit: ("preacts", "states", "preact_layout", "state_layout", mlgru_beats, mlgru_results),
     Requantize: (
-        "accs", "results", "acc_layout", "result_layout", requantize_beats, requantize_results),
-    WeightRom: ("requests", "beats", "request_layout", None, rom_beats, rom_results)}
+        "accs", "results", "acc_layout", "result_layout", requantize_beats, requantize_results)}
 
 
 def random_beats(dut, seed: int, count: int = 40) -> Beats:
@@ -194,8 +167,6 @@ def random_beats(dut, seed: int, count: int = 40) -> Beats:
 
 def fields(layout, payload: int):
     """The fields of a payload as integers and lists of integers."""
-    if layout is None:
-        return payload
     view = layout.from_bits(payload)
     return {name: int(view[name]) if isinstance(view[name], int) else list(view[name])
             for name in layout.members}
@@ -243,8 +214,6 @@ MAKERS: dict[str, Callable] = {
         tag_bits=5) for *widths, narrower in (
             (17, 16, 17, 17, (16,)), (17, 14, 17, 16, (13, 8)), (12, 9, 5, 20, (19, 3, 2)),
             (24, 24, 24, 2, ()), (2, 2, 2, 24, (2,)), (20, 16, 24, 6, (5,)))},
-    **{f"weights {shape}": partial(random_rom, *shape)
-       for shape in ((1, 1), (2, 5), (7, 1), (64, 40), (100, 300))},
 }
 
 
@@ -451,29 +420,6 @@ def test_a_result_saturated_twice_is_saturated_to_the_narrower_format(bits):
         params.narrowed(Signal(params.result_layout), 0, 12)
 
 
-@pytest.mark.parametrize("counts", [(5, 1, 3), (1, 1, 1, 1, 1), (1, 2, 1, 2), (16, 16)])
-def test_runs_of_weights_that_wait_follow_without_a_gap(counts):
-    dut = random_rom(16, 8)
-    run = check(dut, [{"first": 16 - count, "count": count} for count in counts])
-    assert dut.params.latency == 2
-    assert run.sent_at[:2] == [0, 1]        # one in progress and one that waits
-    assert run.taken_at == list(range(2, 2 + sum(counts)))
-
-
-def test_a_request_for_weights_is_held_while_one_is_in_progress_and_one_waits():
-    run = check(random_rom(16, 8), columns(first=[0, 4, 3, 8], count=[4, 6, 1, 2]))
-    # Words are read in cycles 1 to 4, 5 to 10, 11 and 12 to 13; the place of the request
-    # that waits is free again in the cycle after the last read of the one before it.
-    assert run.sent_at == [0, 1, 5, 11]
-
-
-def test_an_idle_memory_of_weights_answers_after_the_stated_latency():
-    run = check(random_rom(9, 8), columns(first=range(9), count=[1] * 9),
-                Pauses(driver=0.9, seed=5))
-    assert max(b - a for a, b in pairwise(run.sent_at)) > 3
-    assert run.taken_at == [sent + 2 for sent in run.sent_at]
-
-
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: glu(S16, 0), "lanes must be a whole number from 1 to 4096, got 0"),
     (lambda: glu(S16, sequences=3), "sequences must be a whole number from 1 to 2, got 3"),
@@ -498,11 +444,6 @@ def test_an_idle_memory_of_weights_answers_after_the_stated_latency():
     (lambda: requantizer(17, 16, 16, 16, (41,)), "every shift must be .* from 0 to 40, got 41"),
     (lambda: requantizer(17, 16, 16, 16, (9, 8)), r"shifts must increase, got \(9, 8\)"),
     (lambda: requantizer(17, 16, 16, 16, (9,), 0), "lanes must be a whole number from 1"),
-    (lambda: rom([], 8), "words must be a whole number from 1 to 268435456, got 0"),
-    (lambda: rom([1], 0), "word_bits must be a whole number from 1 to 1048576, got 0"),
-    (lambda: rom([0, 256], 8), "every word must fit 8 unsigned bits, word 1 is 256"),
-    (lambda: rom([-1], 8), "every word must fit 8 unsigned bits, word 0 is -1"),
-    (lambda: WeightRom(WeightRomParams(3, 8), [1, 2]), "the memory holds 3 words, got 2"),
 ])
 def test_what_a_unit_cannot_be_is_refused(make, message):
     with pytest.raises(ValueError, match=message):

@@ -45,8 +45,6 @@ UNITS = list(MODULES)
 LAYOUTS = {
     "mac": {"beats": "beat_layout", "sums": "sum_layout"},
     "mlgru": {"preacts": "preact_layout", "states": "state_layout"},
-    "norm": {"words__0": "word_layout", "words__1": "word_layout", "acts": "act_layout",
-             "scales": "scale_layout"},
     "glu": {"preacts": "preact_layout", "products": "product_layout"},
 }
 
@@ -59,8 +57,7 @@ def model():
 @pytest.fixture(scope="module")
 def emitted(model, tmp_path_factory):
     base = tmp_path_factory.mktemp("verilog")
-    return {unit: emit_verilog(model, unit, base / unit, **sizes_of(
-                unit, **SIZES, sequences=1 + (unit == "norm")))
+    return {unit: emit_verilog(model, unit, base / unit, **sizes_of(unit, **SIZES))
             for unit in UNITS}
 
 
@@ -173,8 +170,6 @@ LINTED = [
     for row in pairwise(UNITS, range(len(LINTED)), [S16, C12])])
 def test_every_size_is_lint_clean(unit, case, profile, tmp_path):
     config, sizes = LINTED[case]
-    if unit == "norm" and sizes:
-        sizes = {**sizes, "lanes": 2 * sizes["rows"]}
     emit_verilog(
         random_model(config, profile, seed=4), unit, tmp_path / unit, **sizes_of(unit, **sizes))
     check_clean(tmp_path / unit, "sterna.vlt", f"{MODULES[unit]}.v")
@@ -246,8 +241,7 @@ def test_cell_counts_of_the_default_sizes(profile, per_lane, tmp_path):
     ("mac", {"rows": 4, "cols": 0}, "cols must be a whole number from 1"),
     ("mlgru", {"lanes": 8}, r"channels \(12\) must be a multiple of lanes \(8\)"),
     ("mlgru", {"lanes": 0}, "lanes must be a whole number from 1"),
-    ("norm", {"rows": 3, "lanes": 4}, r"lanes \(4\) must be a multiple of rows \(3\)"),
-    ("norm", {"sequences": 3}, "sequences must be a whole number from 1 to 2"),
+    ("glu", {"sequences": 3}, "sequences must be a whole number from 1 to 2"),
     ("glu", {"lanes": 0}, "lanes must be a whole number from 1"),
     ("glu", {"cols": 7, "rows": 999, "port_bits": 64, "quant_lanes": 8},
      "unit glu has no size cols, rows, port-bits, quant-lanes: it has lanes"),

@@ -32,10 +32,10 @@ def _flag(names: str, text: str) -> Any:
 
 _OPTIONS: dict[str, Any] = {
     "rows": Annotated[int | None, typer.Option(
-        help="Dot products computed in parallel; also the elements in a word of a vector.")],
+        help="Dot products computed in parallel.")],
     "cols": Annotated[int | None, typer.Option(help="Matrix columns per beat.")],
     "lanes": Annotated[int | None, typer.Option(
-        help="Channels per beat; for the norm, activations per cycle, a multiple of --rows.")],
+        help="Channels of MLGRU or GLU per beat.")],
     "sequences": Annotated[int | None, typer.Option(
         help="Sequences; in the core a power of two, which share each weight word.")],
     "trace": _flag("--trace", "Add a port for intermediate values."),

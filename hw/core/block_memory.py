@@ -15,6 +15,8 @@ __all__ = ["read_block_rom", "read_ring"]
 
 _BLOCK_BITS, _SMALL_BLOCK_BITS = 1 << 14, 1 << 12
 """Of a block, in words of a power of two of bits."""
+_LUT_WORDS = 16
+"""A ROM of so few words is a LUT for each bit, and left to the tool."""
 
 
 def read_block_rom(
@@ -33,12 +35,13 @@ def read_block_rom(
         part_bits = max(_BLOCK_BITS >> (depth - 1).bit_length(), 1)
         if part_bits >= 8:      # then a block has a ninth of parity besides
             part_bits = part_bits // 8 * 9
+    attributes = BLOCK_ROM if depth > _LUT_WORDS else {}
     parts = []
     for low in range(0, width, part_bits):
         bits = min(part_bits, width - low)
         m.submodules[f"{name}{low}"] = rom = memory.Memory(
             shape=unsigned(bits), depth=max(depth, 2),
-            init=[word >> low & (1 << bits) - 1 for word in words], attrs=BLOCK_ROM)
+            init=[word >> low & (1 << bits) - 1 for word in words], attrs=attributes)
         read = rom.read_port()
         m.d.comb += [read.addr.eq(address), read.en.eq(1)]
         parts.append(steps.register(read.data, f"{name}{low}_word"))

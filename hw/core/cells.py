@@ -82,49 +82,63 @@ class Cells(wiring.Component):
             whose.elements.last.eq(tag.last & (part == parts - 1)),
         ]
 
+        # A phase has one stage at a time, so products and outputs of one never meet.
+        made = []
+        if StageKind.GLU in params.result_bits:
+            made.append(self._glu(m, steps, valid & is_glu, whose, preacts))
+        if StageKind.MLGRU in params.result_bits:
+            made.append(self._mlgru(m, steps, valid & ~is_glu, whose, preacts))
+        for phase in range(params.phases):
+            is_made, elements = Const(0), None
+            for ready, later, values in reversed(made):
+                mine = Signal(element_layout(params))
+                m.d.comb += [mine.eq(later.elements), *(
+                    mine.y[index].eq(value) for index, value in enumerate(values))]
+                now = ready & (later.phase == phase)
+                elements = mine if elements is None else Mux(now, mine.as_value(), elements)
+                is_made |= now
+            m.d.comb += [self.elements[phase].eq(elements),
+                         self.elements_valid[phase].eq(is_made)]
+        return m
+
+    def _glu(self, m, steps, valid, whose, preacts):
+        """Return (whether products come, whose they are, those of each lane)."""
+        params = self.params
         m.submodules.glu = glu = GluUnit(params.glu, self._sigmoid)
-        m.d.comb += glu.preacts.valid.eq(valid & is_glu)
-        outputs = []
+        products, inputs = glu.products.payload, glu.preacts.payload
+        m.d.comb += glu.preacts.valid.eq(valid)
+        for index in range(params.cell_lanes):
+            gate, _, up = (each[index] for each in preacts)
+            m.d.comb += [inputs.gate[index].eq(gate), inputs.up[index].eq(up)]
+        later = whose.shape()(steps.delay(whose, params.glu.latency, "of_glu"))
+        if params.trace:
+            self._show(m, "glu", glu.products.valid, later)
+            m.d.comb += [self.taps.glu.silu.eq(products.silu), self.taps.glu.p.eq(products.p)]
+        return glu.products.valid, later, list(products.p)
+
+    def _mlgru(self, m, steps, valid, whose, preacts):
+        """Return (whether outputs come, whose they are, those of each lane)."""
+        params = self.params
         lanes = [MlgruLane(params.mlgru, self._sigmoid) for _ in range(params.cell_lanes)]
         for index, lane in enumerate(lanes):
             m.submodules[f"mlgru{index}"] = lane
             f, c, g = (each[index] for each in preacts)
-            m.d.comb += [
-                lane.advance.eq(1), lane.f.eq(f), lane.c.eq(c), lane.g.eq(g),
-                glu.preacts.payload.gate[index].eq(f), glu.preacts.payload.up[index].eq(g),
-            ]
-            outputs.append((glu.products.payload.p[index], lane.o))
-        self._states(m, steps, valid & ~is_glu, whose, lanes)
-
-        # A phase has one stage at a time, so its products and outputs never meet.
-        early = whose.shape()(steps.delay(whose, params.glu.latency, "of_glu"))
-        late = whose.shape()(steps.delay(whose, params.mlgru.latency, "of_mlgru"))
-        updated = steps.flags(valid & ~is_glu, params.mlgru.latency, "updated")[-1]
+            m.d.comb += [lane.advance.eq(1), lane.f.eq(f), lane.c.eq(c), lane.g.eq(g)]
+        self._states(m, steps, valid, whose, lanes)
+        later = whose.shape()(steps.delay(whose, params.mlgru.latency, "of_mlgru"))
+        ready = steps.flags(valid, params.mlgru.latency, "updated")[-1]
         if params.trace:
-            self._show(m, glu, early, lanes, updated, late)
-        for phase in range(params.phases):
-            elements = self.elements[phase]
-            produced = Signal(name=f"produced{phase}")
-            m.d.comb += [
-                produced.eq(glu.products.valid & (early.phase == phase)),
-                self.elements_valid[phase].eq(produced | (updated & (late.phase == phase))),
-                elements.eq(Mux(produced, early.elements.as_value(), late.elements.as_value())),
-            ]
-            for index, (product, output) in enumerate(outputs):
-                m.d.comb += elements.y[index].eq(Mux(produced, product, output))
-        return m
+            self._show(m, "mlgru", ready, later)
+            for index, lane in enumerate(lanes):
+                for name, value in (("f", lane.forget), ("g", lane.gate), ("c", lane.candidate),
+                                    ("h", lane.h), ("o", lane.o)):
+                    m.d.comb += self.taps.mlgru[name][index].eq(value)
+        return ready, later, [lane.o for lane in lanes]
 
-    def _show(self, m, glu, early, lanes, updated, late):
-        mlgru, products = self.taps.mlgru, self.taps.glu
-        for tap, valid, whose in ((mlgru, updated, late), (products, glu.products.valid, early)):
-            m.d.comb += [tap.valid.eq(valid), tap.sequence.eq(sequence_of(
-                self.params, whose.phase, whose.elements.sequence))]
-        m.d.comb += [products.silu.eq(glu.products.payload.silu),
-                     products.p.eq(glu.products.payload.p)]
-        for index, lane in enumerate(lanes):
-            for name, value in (("f", lane.forget), ("g", lane.gate), ("c", lane.candidate),
-                                ("h", lane.h), ("o", lane.o)):
-                m.d.comb += mlgru[name][index].eq(value)
+    def _show(self, m, name, valid, whose):
+        tap = self.taps[name]
+        m.d.comb += [tap.valid.eq(valid), tap.sequence.eq(sequence_of(
+            self.params, whose.phase, whose.elements.sequence))]
 
     def _gather(self, m, steps):
         """Queue pre-activations; return (whether some leave, their tag, those of the slots, which

@@ -8,20 +8,18 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.block_memory import read_block_rom
-from sterna.hw.core.cells import Cells
 from sterna.hw.core.core_image import CoreImage
 from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.datapath import Datapath
 from sterna.hw.core.geometry import StageKind
 from sterna.hw.core.image_reader import ImageReader, ImageStatus
 from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS
-from sterna.hw.core.norm import Norm
-from sterna.hw.core.post import Post, result_layout
-from sterna.hw.core.products import Products, sequence_of
-from sterna.hw.core.queues import TaskQueue
+from sterna.hw.core.post import result_layout
+from sterna.hw.core.products import sequence_of
 from sterna.hw.core.request import LIMIT_BITS
 from sterna.hw.core.sampler import TokenSampler
 from sterna.hw.core.trace import show_taps, trace_layout
-from sterna.hw.core.vectors import VectorStore, element_layout
+from sterna.hw.core.vectors import element_layout
 from sterna.hw.parts.arithmetic import constant_product, saturate
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
@@ -297,7 +295,7 @@ class Embedder(wiring.Component):
         return valid, sequence, word, last_word, x, 1
 
 
-class Core(wiring.Component):
+class Core(Datapath):
     """A MatMul-free language model that runs by itself, a token of every sequence at a time.
 
     The sequences of a phase go through a token together: each weight word is used for all of them,
@@ -319,18 +317,12 @@ class Core(wiring.Component):
     """
 
     def __init__(self, image: CoreImage) -> None:
-        self.image = image
-        self.params = params = image.params
-        self.norm = Norm(params)
-        self.products = Products(image)
-        self.post = Post(image)
-        self.cells = Cells(params, params.profile.sigmoid_table())
+        params = image.params
         self.residual = Residual(params, params.requantize.latency)
         self.embedder = Embedder(image)
         self.sampler = TokenSampler(params)
-        self.vectors = [VectorStore(params) for _ in range(params.phases)]
         self.reader = ImageReader(params) if params.port_bits else None
-        super().__init__({
+        super().__init__(image, {
             "prompts": In(stream.Signature(prompt_layout(params))),
             "tokens": Out(stream.Signature(token_layout(params))),
             "logits": Out(stream.Signature(logit_layout(params))),
@@ -338,42 +330,30 @@ class Core(wiring.Component):
         } | ({name: self.reader.signature.members[name] for name in (
                 "reads", "data", "failed", "status")}
              if self.reader else {}))
+        self.params: CoreParams = params
 
     def elaborate(self, platform):
         m = Module()
-        params = self.params
-        names = ("norm", "products", "post", "cells", "residual", "embedder", "sampler")
-        for name in names:
+        params, results = self.params, self.post.results
+        for name in ("residual", "embedder", "sampler"):
             m.submodules[name] = getattr(self, name)
-        norm, products, post, cells = self.norm, self.products, self.post, self.cells
-        for phase, vectors in enumerate(self.vectors):
-            m.submodules[f"vectors{phase}"] = vectors
-            own, other = self.residual.elements[phase], cells.elements[phase]
-            is_own = self.residual.elements_valid[phase]
-            m.d.comb += [
-                vectors.elements_valid.eq(is_own | cells.elements_valid[phase]),
-                vectors.elements.eq(Mux(is_own, own.as_value(), other.as_value())),
-                vectors.sequence.eq(norm.sequence),
-                vectors.read_sequence.eq(norm.read_sequence),
-                vectors.chunk.eq(norm.chunk),
-            ]
-        m.d.comb += [
-            norm.maximum.eq(Array(each.maximum for each in self.vectors)[norm.phase]),
-            norm.word.eq(Array(each.word.as_value() for each in self.vectors)[
-                Pipeline(m, Const(1)).delay(norm.read_phase, 2, "read_phase")]),
-            products.acts.eq(norm.acts), products.acts_valid.eq(norm.acts_valid),
-            post.scales.eq(norm.scales), post.scales_valid.eq(norm.scales_valid),
-            post.scaled.eq(norm.scaled), post.scaled_phase.eq(norm.scaled_phase),
-        ]
-        wiring.connect(m, products.sums, post.sums)
-        for unit in (cells, self.residual, self.sampler):
-            m.d.comb += [unit.results.eq(post.results), unit.results_valid.eq(post.results_valid)]
-        m.d.comb += self.residual.coming.eq(post.coming)
+        self.join(m, zip(self.residual.elements, self.residual.elements_valid, strict=True))
+        for unit in (self.residual, self.sampler):
+            m.d.comb += [unit.results.eq(results), unit.results_valid.eq(self.post.results_valid)]
+        m.d.comb += self.residual.coming.eq(self.post.coming)
         for phase in range(params.phases):
             m.d.comb += [
                 self.residual.embedded[phase].eq(self.embedder.embedded[phase]),
                 self.residual.embedded_valid[phase].eq(self.embedder.embedded_valid[phase])]
-        self._logits(m, self._sequences(m))
+        predicts = self._sequences(m)
+        word = Signal(logit_layout(params))
+        m.d.comb += [
+            word.sequence.eq(sequence_of(params, results.tag.phase, results.tag.sequence)),
+            word.last.eq(results.tag.last),
+            word.logits.eq(results.logits),
+        ]
+        self.queue_heads(m, self.logits, word, predicts.bit_select(word.sequence, 1),
+                         self._is_running())
         if self.reader:
             self._read_image(m)
         return m
@@ -393,31 +373,6 @@ class Core(wiring.Component):
             reader.word_used.eq(self.products.word_used),
             reader.header_used.eq(self.post.header_used),
         ]
-
-    def _logits(self, m, predicts):
-        """The queue of logits that leave, and room for more."""
-        params, results = self.params, self.post.results
-        depth = params.logit_depth
-        m.submodules.logit_queue = queue = fifo.SyncFIFO(
-            width=logit_layout(params).size, depth=depth)
-        word = Signal(logit_layout(params))
-        comes = self.post.results_valid & (results.tag.kind == StageKind.HEAD)
-        kept = Signal(range(depth + 1))
-        gone = self.logits.valid & self.logits.ready
-        m.d.comb += [
-            word.sequence.eq(sequence_of(params, results.tag.phase, results.tag.sequence)),
-            word.last.eq(results.tag.last),
-            word.logits.eq(results.logits),
-            queue.w_data.eq(word),
-            queue.w_en.eq(comes & predicts.bit_select(word.sequence, 1)),
-            self.logits.valid.eq(queue.r_rdy & self._is_running()),
-            self.logits.payload.eq(queue.r_data),
-            queue.r_en.eq(self.logits.ready & self._is_running()),
-            self.post.logit_room.eq(kept != depth),
-            self.post.cell_room.eq(self.cells.room),
-            self.cells.begins.eq(self.post.begins),
-        ]
-        m.d.sync += kept.eq(kept + self.post.takes_logits - gone - (comes & ~queue.w_en))
 
     def _sequences(self, m):
         """Tokens of the sequences, and the rounds of the phases; return who predicts."""
@@ -533,7 +488,7 @@ class Core(wiring.Component):
                 m.d.sync += held[own].eq(0)
             with m.If(ended):
                 m.d.sync += predicts[own].eq(0)
-        self._jobs(m, wanted)
+        self.choose_jobs(m, wanted)
         if params.trace:
             show_taps(m, self, active, predicts)
         return predicts
@@ -568,14 +523,10 @@ class Core(wiring.Component):
         """The rounds of a phase; return what is high when one begins, and when it ends."""
         params, sampler, embedder = self.params, self.sampler, self.embedder
         index, following = program
-        stage = Signal(params.stage_layout, name=f"stage{phase}", reset_less=True)
-        for unit in (self.norm, self.products, self.post, self.cells, sampler):
-            m.d.comb += unit.stages[phase].eq(stage)
-
         running, embeds = Signal(name=f"running{phase}"), Signal(name=f"embeds{phase}")
-        complete = Signal(range(params.batch + 1), name=f"complete{phase}")
-        begins, ended, all_complete = (
-            Signal(name=f"{name}{phase}") for name in ("begins", "ended", "all_complete"))
+        begins, ended = (Signal(name=f"{name}{phase}") for name in ("begins", "ended"))
+        all_complete = self.complete(m, phase)
+        m.d.comb += sampler.stages[phase].eq(self.work_on(m, phase, all_complete, following))
         # Whether the following stage has been read since the index changed.
         rested = Signal(range(_READ_CYCLES + 1), name=f"rested{phase}")
         with m.If(all_complete):
@@ -588,8 +539,6 @@ class Core(wiring.Component):
                      | (sampler.sampled & (sampler.phase == phase)
                         & (sampler.sequence == params.batch - 1))),
         ]
-        completed = Mux(all_complete, 0, complete) + self.vectors[phase].complete
-        m.d.sync += [complete.eq(completed), all_complete.eq(completed == params.batch)]
         with m.If(begins):
             m.d.sync += running.eq(1)
         with m.If(ended):
@@ -597,9 +546,7 @@ class Core(wiring.Component):
         with m.Elif(all_complete):
             m.d.comb += wanted.eq(1)
         with m.If(all_complete):
-            m.d.sync += [
-                stage.eq(following),
-                index.eq(Mux(following.kind == StageKind.HEAD, 0, index + 1))]
+            m.d.sync += index.eq(Mux(following.kind == StageKind.HEAD, 0, index + 1))
         # The last phase that asks goes first; one that is not served at once waits.
         with m.If(begins | embeds):
             m.d.comb += [embedder.jobs.valid.eq(1), embedder.jobs.payload.phase.eq(phase),
@@ -607,27 +554,3 @@ class Core(wiring.Component):
         m.d.sync += embeds.eq((begins | embeds) & ~(
             embedder.jobs.ready & (embedder.jobs.payload.phase == phase)))
         return begins, ended
-
-    def _jobs(self, m, wanted):
-        """The next job of the norm, the array and the post-processor."""
-        params, norm = self.params, self.norm
-        waiting = [Signal(name=f"waits{phase}") for phase in range(params.phases)]
-        phase = Signal()
-        last = Signal()
-        taken = Signal()
-        # A phase that is not served at once waits.
-        wanted = [each | waits for each, waits in zip(wanted, waiting, strict=True)]
-        for index, (each, waits) in enumerate(zip(wanted, waiting, strict=True)):
-            m.d.sync += waits.eq(each & ~(taken & (phase == index)))
-        m.d.comb += [
-            phase.eq(Mux(Cat(wanted).all(), ~last, ~wanted[0]) if params.phases > 1 else 0),
-            norm.jobs.valid.eq(Cat(wanted).any()), norm.jobs.payload.eq(phase),
-            taken.eq(norm.jobs.valid & norm.jobs.ready),
-        ]
-        with m.If(taken):
-            m.d.sync += last.eq(phase)
-        for name, unit in (("issue", self.products), ("result", self.post)):
-            m.submodules[f"{name}_queue"] = queue = TaskQueue(1, depth=2)
-            m.d.comb += [queue.put.eq(taken), queue.payload.eq(phase),
-                         unit.fresh.eq(taken), unit.fresh_phase.eq(phase)]
-            wiring.connect(m, queue.head, unit.jobs)

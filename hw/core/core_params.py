@@ -98,10 +98,7 @@ class Limits:
                   for kind, parts in STAGE_PARTS),
                 StageLimits(StageKind.HEAD, 1, self.vocab, self.width)]
 
-    @property
-    def requantizes(self) -> bool:
-        """Always."""
-        return True
+    normalizes = requantizes = True
 
 
 @dataclass(frozen=True, slots=True)

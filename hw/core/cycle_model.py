@@ -8,6 +8,7 @@ the same name, one step a cycle; a pipeline is an event so many cycles later.
 from __future__ import annotations
 
 import enum
+from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,20 +17,19 @@ from typing import Any
 
 from sterna.hw.core.core_image import program
 from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.geometry import StageKind
+from sterna.hw.core.geometry import Geometry, StageKind
 from sterna.hw.core.logit_weight import LogitWeight
 from sterna.hw.core.program import Stage
 from sterna.hw.core.request import Request
 from sterna.model.config import ModelConfig
 
 __all__ = [
-    "STEADY_TOKENS", "CoreCycles", "MemoryTiming", "Use", "cycles_per_token", "run_cycles",
-    "steady_uses"]
+    "STEADY_TOKENS", "CoreCycles", "Machine", "MemoryTiming", "Use", "cycles_per_token",
+    "run_cycles", "steady_uses"]
 
 STEADY_TOKENS = 4
 """Tokens of each sequence that :func:`steady_uses` takes."""
 
-_FRONT_STEPS = 3    # of Post
 _ACT_STEPS = 6      # of Norm: from reading a chunk to its activations
 _READ_CYCLES = 4    # of the next stage
 _DECODE_STEPS = 5 + 2   # from a word of the port to its weights in the ring, and known to be there
@@ -121,29 +121,70 @@ class _Sequence:
         return self.generating and self.predicts
 
 
-class _Model:
+class Machine(ABC):
+    """Norm, array, post-processor and cells, cycle by cycle.
+
+    A subclass steps them, and says what becomes of the results of heads.
+    """
+
+    def __init__(self, params: Geometry, stages: list[Stage]) -> None:
+        self.params = params
+        self.program = stages
+        self.cycle = 0
+        # What is to happen at the end of each cycle.
+        self.events: dict[int, list] = defaultdict(list)
+        self.phases = [_Phase(stages[0]) for _ in range(params.phases)]
+        self.last_phase = 0
+        self.result = CoreCycles([[] for _ in range(params.sequences)])
+        self.reader: _Reader | None = None
+        self.norm, self.products, self.post = _Norm(self), _Products(self), _Post(self)
+        self.cells = _Cells(self)
+
+    def later(self, cycles: int, action, *arguments) -> None:
+        """Have something happen at the end of the cycle that comes so many later."""
+        self.events[self.cycle + cycles].append((action, arguments))
+
+    def end_cycle(self, job: int | None) -> None:
+        """Do what happens at the end of this cycle, in which a phase may get a job of the array.
+        """
+        for action, arguments in self.events.pop(self.cycle, ()):
+            action(*arguments)
+        if job is not None:
+            self.products.freshen(job)
+            self.post.freshen(job)
+
+    def completed(self, index: int) -> None:
+        """A vector of a phase is complete."""
+        self.phases[index].complete += 1
+
+    def choose(self, asked: list[bool]) -> int | None:
+        """The phase whose job the norm takes."""
+        for phase, asks in zip(self.phases, asked, strict=True):
+            phase.waits = asks
+        if not any(asked) or self.norm.active:
+            return None
+        chosen = 1 - self.last_phase if all(asked) and len(asked) > 1 else asked.index(True)
+        self.phases[chosen].waits = False
+        self.last_phase = chosen
+        return chosen
+
+    @abstractmethod
+    def give_head(self, phase: int, sequence: int, last: bool) -> None:
+        """In this cycle the post-processor takes a beat of a head."""
+
+
+class _Model(Machine):
     """A core, cycle by cycle."""
 
     def __init__(
         self, params: CoreParams, config: ModelConfig, memory: MemoryTiming,
     ) -> None:
-        self.params = params
-        self.program = program(config, params)
-        self.cycle = 0
-        # What is to happen at the end of each cycle.
-        self.events: dict[int, list] = defaultdict(list)
-        self.phases = [_Phase(self.program[0]) for _ in range(params.phases)]
+        super().__init__(params, program(config, params))
+        self.params: CoreParams = params
         self.sequences = [_Sequence() for _ in range(params.sequences)]
-        self.last_phase = 0
-        self.result = CoreCycles([[] for _ in range(params.sequences)])
-        self.norm, self.products, self.post = _Norm(self), _Products(self), _Post(self)
-        self.cells, self.sampler = _Cells(self), _Sampler(self)
+        self.sampler = _Sampler(self)
         self.reader = _Reader(self, config, memory) if params.port_bits else None
         self.embedder: Any = (_PortEmbedder if params.port_bits else _Embedder)(self)
-
-    def later(self, cycles: int, action, *arguments) -> None:
-        """Have something happen at the end of the cycle that comes so many later."""
-        self.events[self.cycle + cycles].append((action, arguments))
 
     def run(self, prompts: deque[_Prompt], tokens: int) -> CoreCycles:
         """Run until so many tokens have been given."""
@@ -155,7 +196,7 @@ class _Model:
             self.products.step()
             self.cells.step()
             asked = [self._step_phase(index, phase) for index, phase in enumerate(self.phases)]
-            job = self._choose(asked)
+            job = self.choose(asked)
             self.norm.step(job)
             embeds = self.embedder.step(
                 [index for index, phase in enumerate(self.phases) if phase.embeds])
@@ -163,11 +204,7 @@ class _Model:
                 self.phases[embeds].embeds = False
             given = self.sampler.step()
             chosen = given is not None and self.sequences[given].wants
-            for action, arguments in self.events.pop(self.cycle, ()):
-                action(*arguments)
-            if job is not None:
-                self.products.freshen(job)
-                self.post.freshen(job)
+            self.end_cycle(job)
             if given is not None and chosen:
                 self._give(given)
                 tokens -= 1
@@ -266,24 +303,17 @@ class _Model:
         for each in self.own(index):
             each.held = False
 
-    def completed(self, index: int) -> None:
-        """A vector of a phase is complete."""
-        self.phases[index].complete += 1
-
-    def _choose(self, asked: list[bool]) -> int | None:
-        """The phase whose job the norm takes."""
-        for phase, asks in zip(self.phases, asked, strict=True):
-            phase.waits = asks
-        if not any(asked) or self.norm.active:
-            return None
-        chosen = 1 - self.last_phase if all(asked) and len(asked) > 1 else asked.index(True)
-        self.phases[chosen].waits = False
-        self.last_phase = chosen
-        return chosen
+    def give_head(self, phase: int, sequence: int, last: bool) -> None:
+        # Through the queue at the port, or past it if nobody wants them.
+        post = self.post
+        self.later(post.latency + self.own(phase)[sequence].predicts, post.gone)
+        if last and sequence == self.params.batch - 1:
+            self.later(post.latency + 1 + _levels(self.params.post_lanes),
+                       self.sampler.complete, phase)
 
 
 class _Norm:
-    def __init__(self, model: _Model) -> None:
+    def __init__(self, model: Machine) -> None:
         self.model = model
         norm = model.params.norm
         self.spacing = model.params.norm_spacing
@@ -353,7 +383,7 @@ class _Worker:
     """What Products and Post have alike: phases that are next, and how many of the vectors, or of
     the scales, of each phase are there."""
 
-    def __init__(self, model: _Model) -> None:
+    def __init__(self, model: Machine) -> None:
         self.model = model
         self.jobs: deque[int] = deque()
         self.active = False
@@ -366,7 +396,7 @@ class _Worker:
 
 
 class _Products(_Worker):
-    def __init__(self, model: _Model) -> None:
+    def __init__(self, model: Machine) -> None:
         super().__init__(model)
         self.tile = self.headers = 0
         self.kept = self.sums = 0
@@ -448,9 +478,9 @@ class _Products(_Worker):
 
 
 class _Post(_Worker):
-    def __init__(self, model: _Model) -> None:
+    def __init__(self, model: Machine) -> None:
         super().__init__(model)
-        self.latency = _FRONT_STEPS + model.params.requantize.latency
+        self.latency = model.params.post_latency
         self.part = self.slot = self.left = 0
         self.begins = False
         self.logits = 0     # taken and not yet gone
@@ -474,12 +504,7 @@ class _Post(_Worker):
             self.begins = False
             if is_head:
                 self.logits += 1
-                # Through the queue at the port, or past it if nobody wants them.
-                wanted = model.own(self.phase)[self.sequence].predicts
-                model.later(self.latency + wanted, self._gone)
-                if last and self.sequence == params.batch - 1:
-                    model.later(self.latency + 1 + _levels(params.post_lanes),
-                                model.sampler.complete, self.phase)
+                model.give_head(self.phase, self.sequence, last)
             elif stage.kind is StageKind.RESIDUAL:
                 if last:
                     model.later(self.latency + 2 + _levels(params.post_lanes),
@@ -507,7 +532,8 @@ class _Post(_Worker):
                 self.left = stage.headers
                 self.begins = len(stage.matrices) > 1
 
-    def _gone(self) -> None:
+    def gone(self) -> None:
+        """A beat of a head has been taken at the port, or is wanted by nobody."""
         self.logits -= 1
 
     def scaled(self, phase: int) -> None:
@@ -515,7 +541,7 @@ class _Post(_Worker):
 
 
 class _Cells:
-    def __init__(self, model: _Model) -> None:
+    def __init__(self, model: Machine) -> None:
         self.model = model
         params = model.params
         self.group = params.batch * params.row_beats

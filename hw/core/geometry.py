@@ -10,12 +10,12 @@ from typing import Protocol
 from amaranth.hdl import ShapeLike, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
+from sterna.hw.core.norm_params import NormParams
 from sterna.hw.parts.requantize import RequantizeParams
 from sterna.hw.units.glu import GluParams
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_params import MacParams
 from sterna.hw.units.mlgru import MlgruParams
-from sterna.hw.units.norm_params import NormParams
 from sterna.model.checks import check_whole, one_of
 from sterna.model.profile import NumericProfile
 
@@ -63,6 +63,10 @@ class ProgramLimits(Protocol):
     @property
     def program(self) -> Sequence[StageLimits]:
         """Its stages."""
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether a norm makes the activations, and their scale; if not they come from outside."""
 
     @property
     def requantizes(self) -> bool:
@@ -185,8 +189,10 @@ class Geometry:
 
     @property
     def widest(self) -> int:
-        """Channels of the longest vector, filled up to whole tiles."""
-        return -(-max(each.columns for each in self.limits.program) // self.cols) * self.cols
+        """Channels of the longest vector, filled up to whole groups of rows, and those to whole
+        tiles."""
+        channels = max(self.groups(each.columns) for each in self.limits.program) * self.rows
+        return -(-channels // self.cols) * self.cols
 
     @property
     def tiles(self) -> int:
@@ -272,14 +278,24 @@ class Geometry:
 
     @property
     def logit_depth(self) -> int:
-        """Beats of logits that wait at the port."""
+        """Beats of results of a head that wait at the port."""
+        if not self.limits.normalizes:
+            return self._in_flight(self.post_latency, self.row_beats)
         return 4 if self.compact else 16
 
     @property
     def sum_depth(self) -> int:
         """Groups of sums that wait: one of every sequence is taken while the next one comes, or
         waits for its scales."""
+        if not self.limits.normalizes:
+            return self._in_flight(self.array_latency, 1)
         return max(2 * self.batch, 8 if self.compact else 16)
+
+    def _in_flight(self, latency: int, each: int) -> int:
+        """Places in a queue, of which a group takes some from so many cycles before it comes, so
+        that groups may follow each other without a gap."""
+        fewest = min(-(-stage.columns // self.cols) for stage in self.limits.program)
+        return -(-(latency + 3) * each // max(fewest, each)) + each
 
     @property
     def preact_depth(self) -> int:
@@ -328,8 +344,7 @@ class Geometry:
     @property
     def norm(self) -> NormParams:
         """Widths of the norm."""
-        return NormParams(self.profile, self.quant_lanes, self.quant_lanes, self.widest,
-                          digit_bits=int(self.compact), root_digit_bits=self.root_digit_bits)
+        return NormParams(self.profile, self.widest, int(self.compact), self.root_digit_bits)
 
     @property
     def norm_spacing(self) -> int:
@@ -376,6 +391,12 @@ class Geometry:
         """Cycles from the issue of a beat to its sums: memories and their registers, the tree of a
         cluster, a register for each cluster, the accumulator."""
         return 2 + self.mac.row_steps + self.clusters + 1
+
+    @property
+    def post_latency(self) -> int:
+        """Cycles of the post-processor from a beat of sums to its results: choice of lanes, way,
+        count of -1 weights, and the requantiser."""
+        return 3 + (self.requantize.latency if self.limits.requantizes else 0)
 
     # Payloads ----------------------------------------------------------------------
 

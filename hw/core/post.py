@@ -22,16 +22,22 @@ __all__ = ["Post", "result_layout", "sum_tap"]
 _FRONT_STEPS = 3    # from taking sums to the requantiser: choice of lanes, way, count of -1
 _BIAS_STEPS = 2     # from the address of a bias to the bias
 
+_FIELDS = {StageKind.MLGRU: "z", StageKind.GLU: "z", StageKind.RESIDUAL: "update",
+           StageKind.HEAD: "logits"}
+
+
+def _fields(params: Geometry) -> dict[str, int]:
+    """Signed bits of the results of the kinds of stages in the program, by field."""
+    return {_FIELDS[kind]: bits for kind, bits in params.result_bits.items()}
+
 
 def result_layout(params: Geometry) -> StructLayout:
     """Results of ``post_lanes`` rows, saturated to each of their formats, and whose they are; with
     a trace also as they were before."""
-    profile, lanes = params.profile, params.post_lanes
+    lanes = params.post_lanes
     return StructLayout({
         "tag": params.tag_layout,
-        "z": ArrayLayout(signed(profile.z.bits), lanes),
-        "update": ArrayLayout(signed(profile.x.bits + 1), lanes),
-        "logits": ArrayLayout(signed(profile.logit.bits), lanes),
+        **{name: ArrayLayout(signed(bits), lanes) for name, bits in _fields(params).items()},
         **({"full": ArrayLayout(signed(params.requantize.full_bits), lanes)}
            if params.trace else {})})
 
@@ -67,7 +73,8 @@ class Post(wiring.Component):
         Those of a group were used for the last sequence.
     results, results_valid : ``Out``
     coming : ``Out(params.tag_layout)``
-        Whose results come ``params.requantize.latency`` cycles later, if any do.
+        Whose results come ``params.requantize.latency`` cycles later, if any do; sums that are
+        not requantised come at once.
     tap : ``Out(sum_tap(params))``, with a trace
     """
 
@@ -103,52 +110,52 @@ class Post(wiring.Component):
         header = Signal(range(params.ring if params.port_bits else max(params.most_biases, 2)))
         taken, part = self._take(m, tag, header)
 
-        numbers = params.requantize
-        m.submodules.requantise = unit = Requantize(numbers)
-        accs = unit.accs.payload
         word = self._headers(m, steps, header, part)
         sums = Array(
             Cat(self.sums.payload[lane] for lane in range(first, first + params.post_lanes))
             for first in range(0, params.rows, params.post_lanes))[part]
         sums = ArrayLayout(signed(params.sum_bits), params.post_lanes)(
             steps.delay(sums, _BIAS_STEPS, "sums"))
-        for lane in range(params.post_lanes):
-            total = sums[lane] + word[lane].minus
+        accs = [steps.register((sum_ + each.minus)[:params.sum_bits].as_signed(), f"acc{lane}")
+                for lane, (sum_, each) in enumerate(zip(sums, word, strict=True))]
+        valid = steps.flags(taken, _FRONT_STEPS, "taken")[-1]
+        m.d.comb += Value.cast(self.coming).eq(steps.delay(tag, _FRONT_STEPS, "tag"))
+        if params.limits.requantizes:
+            self._requantize(m, steps, valid, accs, word, tag)
+        else:
+            m.d.comb += [self.results_valid.eq(valid), self.results.tag.eq(self.coming),
+                         *(self.results.logits[lane].eq(acc) for lane, acc in enumerate(accs))]
+        if params.trace:
             m.d.comb += [
-                accs.acc[lane].eq(
-                    steps.register(total[:params.sum_bits].as_signed(), f"acc{lane}")),
-                accs.bias[lane].eq(steps.register(word[lane].bias, f"bias{lane}")),
-            ]
+                self.tap.valid.eq(valid),
+                *(self.tap.acc[lane].eq(acc) for lane, acc in enumerate(accs)),
+                self.tap.sequence.eq(sequence_of(
+                    params, self.coming.phase, self.coming.sequence))]
+        return m
+
+    def _requantize(self, m, steps, valid, accs, word, tag):
+        params, numbers = self.params, self.params.requantize
+        m.submodules.requantise = unit = Requantize(numbers)
+        inputs, results = unit.accs.payload, unit.results.payload
         stage = Array(self.stages)[tag.phase]
         shift = Array(stage.shift[i] for i in range(MAX_SLOTS))[tag.slot]
         m.d.comb += [
-            unit.accs.valid.eq(steps.flags(taken, _FRONT_STEPS, "taken")[-1]),
-            accs.scale.eq(self._scales(m, steps, tag)),
-            accs.tag.eq(steps.delay(tag, _FRONT_STEPS, "tag")),
-            self.coming.eq(accs.tag),
-        ]
-        if numbers.select_bits:
-            m.d.comb += accs.shift.eq(steps.delay(shift, _FRONT_STEPS, "shift"))
-
-        if params.trace:
-            m.d.comb += [
-                self.tap.valid.eq(unit.accs.valid), self.tap.acc.eq(accs.acc),
-                self.tap.sequence.eq(sequence_of(
-                    params, self.coming.phase, self.coming.sequence))]
-
-        results = unit.results.payload
-        m.d.comb += [
+            unit.accs.valid.eq(valid),
+            inputs.scale.eq(self._scales(m, steps, tag)),
+            inputs.tag.eq(self.coming),
             self.results_valid.eq(unit.results.valid),
             Value.cast(self.results.tag).eq(results.tag),
         ]
+        if numbers.select_bits:
+            m.d.comb += inputs.shift.eq(steps.delay(shift, _FRONT_STEPS, "shift"))
         if params.trace:
             m.d.comb += self.results.full.eq(results.full)
-        for lane in range(params.post_lanes):
-            for name, kind in (("z", StageKind.MLGRU), ("update", StageKind.RESIDUAL),
-                               ("logits", StageKind.HEAD)):
-                m.d.comb += getattr(self.results, name)[lane].eq(
-                    numbers.narrowed(results, lane, params.result_bits[kind]))
-        return m
+        for lane, acc in enumerate(accs):
+            m.d.comb += [
+                inputs.acc[lane].eq(acc),
+                inputs.bias[lane].eq(steps.register(word[lane].bias, f"bias{lane}"))]
+            for name, bits in _fields(params).items():
+                m.d.comb += self.results[name][lane].eq(numbers.narrowed(results, lane, bits))
 
     def _take(self, m, tag, header):
         """Take sums beat by beat; return (whether one is taken, which lanes of the sums)."""

@@ -20,8 +20,7 @@ from sterna.hw.flow.fit import FitError, check_fit, check_memories, usual_sizes,
 from sterna.hw.flow.place_route import check_router
 from sterna.hw.flow.synth_report import BlockArea, SynthReport
 from sterna.hw.flow.target import FpgaTarget, Resource, style_for, target_named
-from sterna.hw.layers.layer_unit import LayerUnitParams
-from sterna.hw.layers.matrix_unit import MatrixUnitParams
+from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.units.mac.mac_product import MAC
 from sterna.hw.units.spec import Sizes, UnitSpec
 from sterna.model.cache import Cache, user_cache
@@ -226,7 +225,7 @@ class LayerCost:
     # cycles from the first word of a vector taken to its last result offered, for each matrix (one
     # for a layer), when nothing waits
     latency: tuple[int, ...]
-    period: tuple[int, ...]  # cycles from one vector to the next, the same way
+    period: tuple[float, ...]  # cycles from one vector to the next, the same way
 
     def __str__(self) -> str:
         area = self.area
@@ -238,7 +237,7 @@ class LayerCost:
             for number, name, resource in used)]
         lines += [
             f"{f'matrix {index}: ' * (len(self.period) > 1)}{latency:,} cycles from vector to "
-            f"result, one vector every {period:,}"
+            f"result, one vector every {period:,g}"
             for index, (latency, period) in enumerate(
                 zip(self.latency, self.period, strict=True))]
         return "\n".join(lines)
@@ -262,18 +261,16 @@ def layer_cost(
     if not isinstance(emitted, EmittedUnit):
         raise ValueError(f"give what emit_matrix or emit_layer returned, got {emitted!r}")
     params = emitted.params
-    if isinstance(params, MatrixUnitParams):
-        engine, latency, period = params.engine, params.latencies, params.periods
-    elif isinstance(params, LayerUnitParams):
-        engine, latency, period = params.post.engine, (params.latency,), (params.period,)
-    else:
+    if not isinstance(params, LayerParams):
         raise ValueError(
             f"layer_cost takes what emit_matrix or emit_layer returned, got {emitted.module}: "
             f"sterna.hw.flow.synth has the others")
-    style_for(target, engine.mac.style.value)
+    style_for(target, params.style.value)
     tools = CachedTools(
         target, cache if cache is not None else user_cache("synthesis"),
         lambda text, step: None)
     synthesis = tools.map(files_of(emitted.verilog_path), emitted.module).synthesis
     return LayerCost(
-        emitted.module, target, BlockArea.of_cells(synthesis, synthesis.cells), latency, period)
+        emitted.module, target, BlockArea.of_cells(synthesis, synthesis.cells),
+        tuple(each["latency"] for each in emitted.manifest["cycles"]),
+        tuple(each["period"] for each in emitted.manifest["cycles"]))

@@ -2,117 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from amaranth.hdl import Shape
 
+from sterna.hw.core.geometry import StageKind
 from sterna.hw.emit.payloads import UnitPorts, pack_words
 from sterna.hw.emit.selftest.folder_test import FileWords, VectorPhase, Vectors
-from sterna.hw.layers.layer_unit import LayerUnitParams
-from sterna.hw.layers.matrix_unit import MatrixUnitParams
+from sterna.hw.layers.cycles import UnitCycles
+from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.testbench.stimulus import last_flags
 from sterna.model.layers import Layer, MatrixLayer
 from sterna.model.layers.layer import input_bits
 
 __all__ = [
-    "WEIGHTS_FILE", "act_values", "layer_sections", "layer_summary", "layer_vectors",
+    "act_values", "layer_sections", "layer_summary", "layer_vectors",
     "matrix_sections", "matrix_summary", "matrix_vectors", "result_values", "vector_values"]
 
-WEIGHTS_FILE = "weights.hex"
 _MOST_VALUES = 6000
 """Values sent and expected in a phase after which no further vector is added."""
 
 
-def act_values(
-    params: MatrixUnitParams, acts: np.ndarray, matrix: int = 0,
-) -> dict[str, np.ndarray]:
+def act_values(params: LayerParams, acts: np.ndarray, matrix: int = 0) -> dict[str, np.ndarray]:
     """Fields of the words of ``acts`` that bring a vector, by name.
 
     ``acts`` are integers ``[columns]``; the last word is filled up with zeros.
     """
-    words = params.engine.act_words(matrix)
-    values = {"q": _words(acts, params.lanes)}
-    if params.engine.index_bits:
-        values["matrix"] = np.full(words, matrix)
-    return values
+    words = _words(acts, params.quant_lanes)
+    return {"q": words, **_index(params.matrix_field, matrix, len(words))}
 
 
 def vector_values(
-    params: LayerUnitParams, x: np.ndarray, *, start: bool = False,
+    params: LayerParams, x: np.ndarray, *, start: bool = False, sequence: int = 0,
 ) -> dict[str, np.ndarray]:
     """Fields of the words of ``vectors`` that bring a vector, by name.
 
     ``x`` are integers ``[columns]``; ``start`` says that it begins a sequence.
     """
-    words = _words(x, params.rows)
-    values = {"x": words, "last": last_flags(len(words))}
-    if params.has_state:
-        values["start"] = np.full(len(words), start)
-    return values
+    words = _words(x, params.post_lanes)
+    return {"x": words, **({"start": np.full(len(words), start)} if params.has_state else {}),
+            **_index(params.sequence_field, sequence, len(words))}
 
 
 def result_values(
-    params: MatrixUnitParams | LayerUnitParams, results: np.ndarray, matrix: int = 0,
+    params: LayerParams, results: np.ndarray, index: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Fields of the words of ``sums`` or ``results`` that bring ``results [rows]``, by name."""
-    name = "sum" if isinstance(params, MatrixUnitParams) and params.post is None else "y"
-    words = _words(results, params.rows)
-    values = {name: words, "last": last_flags(len(words))}
-    if isinstance(params, MatrixUnitParams) and params.engine.index_bits:
-        values["matrix"] = np.full(len(words), matrix)
-    return values
+    """Fields of the words of ``sums`` or ``results`` that bring ``results [rows]``, by name.
+
+    ``index``: of the matrix, or of a layer the sequence.
+    """
+    limits = params.limits
+    words = _words(results, params.rows).reshape(-1, params.post_lanes)
+    field = params.sequence_field if limits.normalizes else params.matrix_field
+    return {"y" if limits.requantizes else "sum": words, "last": last_flags(len(words)),
+            **_index(field, index, len(words))}
+
+
+def _index(field: Mapping[str, Shape], index: int, words: int) -> dict[str, np.ndarray]:
+    return {name: np.full(words, index) for name in field}
 
 
 def matrix_vectors(
-    layers: Sequence[MatrixLayer], params: MatrixUnitParams, ports: UnitPorts,
+    layers: Sequence[MatrixLayer], params: LayerParams, ports: UnitPorts,
+    cycles: Sequence[UnitCycles],
 ) -> Vectors:
     """Every matrix with random activations, and as many as fit with extreme ones."""
     rng = np.random.default_rng(0)
-    out = "sums" if params.post is None else "results"
-    sent: list[tuple[int, np.ndarray]] = []
+    out = "results" if params.limits.requantizes else "sums"
+    inputs: list[int | FileWords] = []
+    expected: list[int] = []
     size = 0
     for kind in (None, -128, 127, None):
         for matrix, layer in enumerate(layers):
             size += layer.columns + layer.rows
             if kind is None or size < _MOST_VALUES:
-                sent.append((matrix, rng.integers(-128, 128, layer.columns) if kind is None
-                             else np.full(layer.columns, kind)))
+                acts = (rng.integers(-128, 128, layer.columns) if kind is None
+                        else np.full(layer.columns, kind))
+                inputs += pack_words(ports.fields["acts"], act_values(params, acts, matrix))
+                expected += pack_words(
+                    ports.fields[out], result_values(params, layer(acts), matrix))
         if size >= _MOST_VALUES:
             break
-    inputs: dict[str, list[int | FileWords]] = {"acts": []}
-    expected: list[int] = []
-    for matrix, acts in sent:
-        inputs["acts"] += pack_words(ports.fields["acts"], act_values(params, acts, matrix))
-        results = result_values(params, layers[matrix](acts), matrix)
-        expected += pack_words(ports.fields[out], results)
-        if not params.engine.rom:
-            inputs.setdefault("weights", []).append(FileWords(
-                WEIGHTS_FILE, params.engine.first_word(matrix),
-                params.engine.matrix_words(matrix)))
-    return Vectors([VectorPhase("random and extreme activations", inputs, {out: expected})],
-                   patience=_patience(max(params.latencies)))
+    return Vectors(
+        [VectorPhase("random and extreme activations", {"acts": inputs}, {out: expected})],
+        patience=_patience(max(each.latency for each in cycles)))
 
 
-def layer_vectors(layer: Layer, params: LayerUnitParams, ports: UnitPorts) -> Vectors:
-    """Two short sequences of random vectors, with a silent and an extreme one among them."""
+def layer_vectors(
+    layer: Layer, params: LayerParams, ports: UnitPorts, cycles: UnitCycles,
+) -> Vectors:
+    """Two short sequences of random vectors, with a silent and an extreme one among them; with
+    several sequences all see the same, at other times."""
     rng = np.random.default_rng(0)
     limit = 1 << (input_bits(layer.profile) - 1)
-    many = max(2, min(6, _MOST_VALUES // (layer.columns + layer.rows)))
-    inputs: list[int] = []
+    count = params.sequences
+    many = max(2, min(6, _MOST_VALUES // (layer.columns + layer.rows) // count))
+    inputs: list[int | FileWords] = []
     expected: list[int] = []
-    state = layer.start()
+    states = [layer.start()] * count
     for index in range(many):
-        x = rng.integers(-limit, limit, layer.columns) >> index
-        x = {2: np.zeros_like(x), 4: np.full_like(x, -limit)}.get(index, x)
-        start = index in (0, 3)
-        if start:
-            state = layer.start()
-        y, state = layer.step(x[None], state)
-        inputs += pack_words(ports.fields["vectors"], vector_values(params, x, start=start))
-        expected += pack_words(ports.fields["results"], result_values(params, y[0]))
-    words = sum(map(params.post.engine.matrix_words, range(len(params.post.slots))))
+        results = []
+        for sequence in range(count):
+            x = rng.integers(-limit, limit, layer.columns) >> index
+            x = {2: np.zeros_like(x), 4: np.full_like(x, -limit)}.get(index, x)
+            start = index in (0, 3)
+            y, states[sequence] = layer.step(
+                x[None], layer.start() if start else states[sequence])
+            inputs += pack_words(ports.fields["vectors"], vector_values(
+                params, x, start=start, sequence=sequence))
+            results.append((sequence, y[0]))
+        expected += result_words(params, ports, results)
     return Vectors([VectorPhase("two sequences", {"vectors": inputs}, {"results": expected})],
-                   patience=_patience(words * (1 + params.post.engine.mac.fill_steps)))
+                   patience=_patience(cycles.latency))
+
+
+def result_words(
+    params: LayerParams, ports: UnitPorts, results: Sequence[tuple[int, np.ndarray]],
+) -> list[int]:
+    """Words of ``results`` after a round of all sequences, each with its results: the sequences of
+    a phase take turns, a group of rows each."""
+    words: list[int] = []
+    for first in range(0, params.sequences, params.batch):
+        each = [pack_words(ports.fields["results"], result_values(params, y, sequence))
+                for sequence, y in results[first:first + params.batch]]
+        beats = params.row_beats
+        words += [word for start in range(0, len(each[0]), beats)
+                  for own in each for word in own[start:start + beats]]
+    return words
 
 
 def _words(values: np.ndarray, size: int) -> np.ndarray:
@@ -127,59 +144,55 @@ def _patience(cycles: int) -> int:
     return 2000 + 8 * cycles
 
 
-_KINDS = {"linear": "A BitLinear", "mlgru": "An MLGRU", "glu": "A GLU"}
-
-
-def matrix_summary(params: MatrixUnitParams) -> str:
+def matrix_summary(params: LayerParams) -> str:
     """What the unit does, in a sentence."""
-    engine = params.engine
-    what = (f"a ternary matrix of {engine.shapes[0][0]} rows and {engine.shapes[0][1]} columns"
-            if len(engine.shapes) == 1 else f"{len(engine.shapes)} ternary matrices")
-    result = "sums" if params.post is None else "scaled, rounded and saturated results"
-    return (f"The product of {what} with vectors of {engine.mac.act_bits}-bit activations: "
-            f"an array of {engine.mac.rows} x {engine.mac.cols}, {result}.")
+    program = params.limits.program
+    what = (f"a ternary matrix of {program[0].rows} rows and {program[0].columns} columns"
+            if len(program) == 1 else f"{len(program)} ternary matrices")
+    result = "scaled, rounded and saturated results" if params.limits.requantizes else "sums"
+    return (f"The product of {what} with vectors of {params.profile.act_bits}-bit activations: "
+            f"an array of {params.rows} x {params.cols}, {result}.")
 
 
-def matrix_sections(params: MatrixUnitParams) -> str:
+def matrix_sections(params: LayerParams, cycles: Sequence[UnitCycles]) -> str:
     """How to use it."""
-    engine = params.engine
-    out = "sums" if params.post is None else "results"
+    limits = params.limits
+    out = "results" if limits.requantizes else "sums"
     table = "\n".join(
-        f"| {index} | {rows} | {columns} | {engine.act_words(index)} | {engine.groups(index)} | "
-        f"{params.latencies[index]} | {params.periods[index]} |"
-        for index, (rows, columns) in enumerate(engine.shapes))
+        f"| {index} | {each.rows} | {each.columns} | "
+        f"{params.words_in(index, params.quant_lanes)} | {params.words_out(index)} | "
+        f"{own.latency} | {own.period:g} |"
+        for index, (each, own) in enumerate(zip(limits.program, cycles, strict=True)))
     which = (" `matrix` says with which one it is multiplied; it is read with the first word, and "
-             f"travels with its `{out}`." if engine.index_bits else "")
-    weights = "" if engine.rom else _WEIGHTS.format(
-        file=WEIGHTS_FILE, bits=engine.mac.word_bits)
-    meaning = ""
-    if params.post is not None:
-        output = params.post.slots[0][0].output
-        meaning = (f" `y` is `sum * scale + bias`, rounded half up and saturated, in {output.bits} "
-                   f"bits, {output.frac} of them after the point.")
+             f"travels with its `{out}`." if params.matrix_field else "")
+    output = params.profile.logit
+    meaning = (f" `y` is `sum * scale + bias`, rounded half up and saturated, in {output.bits} "
+               f"bits, {output.frac} of them after the point." if limits.requantizes else "")
     return _MATRIX.format(
-        lanes=params.lanes, rows=params.rows, out=out, table=table, which=which,
-        meaning=meaning, weights=weights)
+        lanes=params.quant_lanes, rows=params.post_lanes, out=out, table=table, which=which,
+        meaning=meaning)
 
 
-def layer_summary(layer: Layer, params: LayerUnitParams) -> str:
+def layer_summary(layer: Layer, params: LayerParams) -> str:
     """What the unit does, in a sentence."""
-    kind = "mlgru" if params.has_state else "linear" if params.cell is None else "glu"
-    array = params.post.engine.mac
-    return (f"{_KINDS[kind]} from {layer.columns} to {layer.rows} channels, numeric profile "
-            f"{layer.profile.name}: norm, ternary matrices, scale and bias; an array of "
-            f"{array.rows} x {array.cols}.")
+    kind = {StageKind.MLGRU: "An MLGRU", StageKind.GLU: "A GLU", StageKind.HEAD: "A BitLinear"}
+    return (f"{kind[params.limits.program[0].kind]} from {layer.columns} to {layer.rows} "
+            f"channels, numeric profile {layer.profile.name}: norm, ternary matrices, scale and "
+            f"bias; an array of {params.rows} x {params.cols}.")
 
 
-def layer_sections(layer: Layer, params: LayerUnitParams) -> str:
+def layer_sections(layer: Layer, params: LayerParams, cycles: UnitCycles) -> str:
     """How to use it."""
     start = (" `start` with the first word says that the vector begins a sequence; the first "
-             "vector after a reset begins one in any case." if params.has_state else "")
+             "vector of each after a reset begins one in any case." if params.has_state else "")
+    several = _SEQUENCES.format(
+        count=params.sequences, batch=params.batch) if params.sequences > 1 else ""
     return _LAYER.format(
-        rows=params.rows, words=-(-layer.columns // params.rows), columns=layer.columns,
-        outputs=layer.rows, groups=-(-layer.rows // params.rows), output=layer.output,
-        bits=params.norm.y_bits, start=start, latency=params.latency,
-        period=params.period)
+        lanes=params.post_lanes, words=params.words_in(0, params.post_lanes),
+        columns=layer.columns, outputs=layer.rows,
+        groups=params.words_out(len(params.limits.program) - 1), output=layer.output,
+        bits=params.norm.y_bits, start=start, latency=cycles.latency, period=cycles.period,
+        sequences=several)
 
 
 _MATRIX = """\
@@ -196,25 +209,26 @@ is multiplied.
 
 Latency: cycles from the first word taken to the last word offered, when nothing waits. Cycles per
 vector: of vectors of the same matrix one after the other.
-{weights}"""
-
-_WEIGHTS = """
-## Weights
-
-The weights of a matrix come through `weights`, for every vector anew: the words of `{file}` from
-its `first_line` on, in order. `params.json` gives, under `weights`, `first_line` and `lines` of
-every matrix. A word has {bits} bits. It is looked at only while a vector is multiplied.
 """
 
 _LAYER = """\
 ## What to send
 
-A vector comes as `x` (channels: {columns}; words: {words} of {rows}), each a signed number of
+A vector comes as `x` (channels: {columns}; words: {words} of {lanes}), each a signed number of
 {bits} bits; what one step of it stands for does not matter, for the first thing that happens is a
-norm. Fill up the last word, which has `last`, with zeros.{start}
+norm. Fill up the last word with zeros.{start}
 
 Its results leave as `y` (channels: {outputs}; words: {groups}), `last` with the last word; channels
 beyond the end are 0. They have {output.bits} bits, {output.frac} of them after the point. From the
 first word taken to the last word offered it takes {latency} cycles, when nothing waits, and a
-vector may come every {period}.
+vector may come every {period:g}.
+{sequences}"""
+
+_SEQUENCES = """
+## Sequences
+
+`sequence` is that of a vector, 0 to {count} less one, the same in all of its words, which come one
+after the other. Sequences are worked on by {batch}: once a vector of each has come, they go through
+together, and another vector of one is taken when the results of all of them have left the
+post-processor. Their results take turns, the rows of the array of each.
 """

@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sterna.hw.core.geometry import StageKind, StageLimits
+from sterna.hw.core.program import ProgramImage, pack_program
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component, interface_of
 from sterna.hw.emit.names import plain
 from sterna.hw.emit.payloads import UnitPorts
+from sterna.hw.layers.cycles import UnitCycles, unit_cycles
 from sterna.hw.layers.documents import (
-    WEIGHTS_FILE,
     layer_sections,
     layer_summary,
     layer_vectors,
@@ -23,16 +25,9 @@ from sterna.hw.layers.documents import (
     matrix_summary,
     matrix_vectors,
 )
-from sterna.hw.layers.engine import EngineParams
-from sterna.hw.layers.layer_unit import LayerUnit, LayerUnitParams
-from sterna.hw.layers.matrix_unit import Contents, MatrixUnit, MatrixUnitParams
-from sterna.hw.layers.post import PostParams, Slot, bias_words, interleaved
-from sterna.hw.units.glu import GluParams
+from sterna.hw.layers.layer_params import LayerLimits, LayerParams
+from sterna.hw.layers.units import LayerUnit, MatrixUnit
 from sterna.hw.units.mac.array_style import ArrayStyle
-from sterna.hw.units.mac.mac_params import MacParams
-from sterna.hw.units.mac.weight_packing import pack_projection
-from sterna.hw.units.mlgru import MlgruParams
-from sterna.hw.units.norm_params import NormParams
 from sterna.model.checks import check_whole, one_of
 from sterna.model.files import check_path
 from sterna.model.folder import check_replaceable
@@ -45,47 +40,44 @@ from sterna.model.layers import (
     TernaryMatrix,
 )
 from sterna.model.layers.layer import LayerOrWeights, layer_of, matrix_layer_of
-from sterna.model.layers.matrix import MANTISSA_BITS, Ternary
+from sterna.model.layers.matrix import Ternary
 from sterna.model.profile import S16, FixedPoint, NumericProfile
 from sterna.model.quantized import Projection
 
 __all__ = [
-    "ArraySizes", "emit_glu", "emit_layer", "emit_matrix", "emit_mlgru", "layer_component",
+    "emit_glu", "emit_layer", "emit_matrix", "emit_mlgru", "layer_component",
     "matrix_component", "plan_layer", "plan_matrices"]
 
 _ROWS, _COLS, _LANES = 8, 128, 8
 """Sizes unless told otherwise; a smaller matrix gets a smaller array."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArraySizes:
-    """Sizes that were chosen, as :func:`emit_matrix` takes them; None stands for what suits the
-    matrices."""
-
-    rows: int | None = None
-    cols: int | None = None
-    lanes: int | None = None
-    style: ArrayStyle = ArrayStyle.GENERIC
-
-    def engine(
-        self, shapes: Sequence[tuple[int, int]], lanes: int, *, rom: bool = True,
-    ) -> EngineParams:
-        """The engine for matrices of these shapes; ``lanes`` unless another was chosen."""
-        most_rows, most_columns = (max(sizes) for sizes in zip(*shapes, strict=True))
-        rows = min(_ROWS, most_rows) if self.rows is None else self.rows
-        check_whole("rows", rows, 1, most_rows)
-        lanes = lanes if self.lanes is None else self.lanes
-        check_whole("lanes", lanes, 1, 4096)
-        whole = -(-most_columns // lanes) * lanes
-        cols = max(lanes, min(_COLS, whole) // lanes * lanes) if self.cols is None else self.cols
-        check_whole("cols", cols, 1, whole)
-        mac = MacParams(rows, cols, max(most_columns, cols), style=self.style)
-        return EngineParams(mac, lanes, tuple(shapes), rom)
+def _sizes(
+    shapes: Sequence[tuple[int, int]], rows: int | None, cols: int | None, lanes: int | None,
+    style: str,
+) -> dict[str, Any]:
+    """Sizes for matrices of these shapes; None stands for what suits them."""
+    most_rows, most_columns = (max(sizes) for sizes in zip(*shapes, strict=True))
+    if rows is None:
+        rows = 1 << min(most_rows, _ROWS).bit_length() - 1
+    check_whole("rows", rows, 1, most_rows)
+    if lanes is None and cols is None:
+        lanes = min(1 << (most_columns - 1).bit_length(), _LANES)
+    if lanes is not None:
+        check_whole("lanes", lanes, 1, 256)
+    whole = -(-most_columns // (lanes or 1)) * (lanes or 1)
+    if cols is None:
+        assert lanes is not None
+        cols = max(min(_COLS, whole) // lanes, 1) * lanes
+    check_whole("cols", cols, 1, max(whole, -(-most_columns // _LANES) * _LANES))
+    return {"rows": rows, "cols": cols, "quant_lanes": lanes or 0,
+            "style": one_of("style", style, ArrayStyle)}
 
 
 def plan_matrices(
-    layers: Sequence[MatrixLayer], sizes: ArraySizes, *, rom: bool = True,
-) -> tuple[MatrixUnitParams, Contents]:
+    layers: Sequence[MatrixLayer], *, rows: int | None = None, cols: int | None = None,
+    lanes: int | None = None, style: str = "generic",
+) -> tuple[LayerParams, ProgramImage]:
     """The unit of matrices that share an array."""
     if not layers:
         raise ValueError("there must be at least one matrix")
@@ -93,79 +85,71 @@ def plan_matrices(
                for each in layers}
     if len(formats) > 1:
         raise ValueError(f"all matrices must have one output format, got {list(formats)}")
-    engine = sizes.engine(
-        [each.weight.shape for each in layers],
-        min(_LANES, max(each.columns for each in layers)), rom=rom)
-    words = [word for each in layers for word in pack_projection(each.weight, engine.mac)]
-    numbers = [each.requantization for each in layers if each.requantization is not None]
-    if not numbers:
-        return MatrixUnitParams(engine), Contents(words)
-    projections = [Projection(layer.weight, each.bias, each.k, each.shift)
-                   for layer, each in zip(layers, numbers, strict=True)]
-    post, biases = _post(
-        engine, [[each] for each in projections], [numbers[0].output] * len(layers),
-        MANTISSA_BITS)
-    return MatrixUnitParams(engine, post), Contents(words, biases)
+    output, = formats
+    shapes = [each.weight.shape for each in layers]
+    sizes = _sizes(shapes, rows, cols, lanes, style)
+    projections: list[Projection] = []
+    for each in layers:
+        numbers = each.requantization
+        projections.append(
+            Projection(each.weight, np.zeros(each.rows, dtype=np.int32), 0, 0) if numbers is None
+            else Projection(each.weight, numbers.bias, numbers.k, numbers.shift))
+    if output is None:
+        output = FixedPoint(max(each.output_bits for each in layers), 0)
+    limits = LayerLimits(
+        replace(S16, logit=output),
+        tuple(StageLimits(StageKind.HEAD, 1, *shape) for shape in shapes),
+        _shifts(projections), normalizes=False, requantizes=formats != {None})
+    # Two vectors at a time, one of which comes in while the other is multiplied.
+    return _packed(LayerParams(limits, sequences=2, **sizes), [[each] for each in projections])
 
 
-def plan_layer(layer: Layer, sizes: ArraySizes) -> tuple[LayerUnitParams, Contents]:
+def plan_layer(
+    layer: Layer, *, sequences: int = 1, rows: int | None = None, cols: int | None = None,
+    lanes: int | None = None, style: str = "generic",
+) -> tuple[LayerParams, ProgramImage]:
     """The unit of a layer behind a norm."""
     if not isinstance(layer, BitLinearLayer | MlgruLayer | GluLayer):
         raise ValueError(
             f"a unit is made of a BitLinearLayer, MlgruLayer or GluLayer, got a "
             f"{type(layer).__name__}: emit its parts one by one")
-    names = list(layer.projections)
-    parts = [names] if len(names) == 1 else [names[:-1], names[-1:]]
-    profile = layer.profile
-    shapes = [layer.projections[part[0]].weight.shape for part in parts]
-    rows = min(_ROWS, max(shape[0] for shape in shapes)) if sizes.rows is None else sizes.rows
-    check_whole("rows", rows, 1, 4096)
-    stacked = [
-        interleaved([layer.projections[name].weight for name in part], rows) for part in parts]
-    engine = ArraySizes(rows, sizes.cols, sizes.lanes, sizes.style).engine(
-        [(len(weight), weight.shape[1]) for weight in stacked], rows)
-    formats = [layer.output] if len(parts) == 1 else [profile.z, layer.output]
-    post, biases = _post(
-        engine, [[layer.projections[name] for name in part] for part in parts], formats,
-        profile.scale_bits)
-    channels = -(-shapes[0][0] // rows) * rows
-    norm = NormParams(profile, rows, engine.lanes, max(shape[1] for shape in shapes))
-    cell: MlgruParams | GluParams | None = None
-    if isinstance(layer, MlgruLayer):
-        cell = MlgruParams(profile, 1, channels, rows)
-    elif isinstance(layer, GluLayer):
-        cell = GluParams(profile, rows)
-    words = [word for weight in stacked for word in pack_projection(weight, engine.mac)]
-    return LayerUnitParams(norm, post, layer.output, cell), Contents(words, biases)
+    every = list(layer.projections.values())
+    parts = [every] if len(every) == 1 else [every[:-1], every[-1:]]
+    kinds = [*([_CELLS[type(layer)]] if len(parts) > 1 else []), StageKind.HEAD]
+    sizes = _sizes([part[0].weight.shape for part in parts], rows, cols, lanes, style)
+    limits = LayerLimits(
+        replace(layer.profile, logit=layer.output),
+        tuple(StageLimits(kind, len(part), *part[0].weight.shape)
+              for kind, part in zip(kinds, parts, strict=True)),
+        _shifts(every), normalizes=True)
+    return _packed(LayerParams(limits, sequences=sequences, **sizes), parts)
 
 
-def _post(
-    engine: EngineParams, projections: Sequence[Sequence[Projection]],
-    formats: Sequence[FixedPoint], scale_bits: int,
-) -> tuple[PostParams, list[list[int]]]:
-    """The requantiser, and its biases."""
-    biased = any(each.bias.any() for slots in projections for each in slots)
-    post = PostParams(
-        engine,
-        tuple(tuple(Slot(each.k, each.shift, fmt) for each in slots)
-              for slots, fmt in zip(projections, formats, strict=True)),
-        scale_bits, biased)
-    words = [word for slots in projections for word in bias_words(slots, engine.mac.rows)]
-    return post, words if biased else []
+def _shifts(projections: Sequence[Projection]) -> tuple[int, int]:
+    shifts = [each.shift for each in projections]
+    return min(shifts), max(shifts)
+
+
+def _packed(
+    params: LayerParams, parts: Sequence[Sequence[Projection]],
+) -> tuple[LayerParams, ProgramImage]:
+    named = {params.matrix_name(stage, slot): each
+             for stage, part in enumerate(parts) for slot, each in enumerate(part)}
+    return params, pack_program(params.planned, named, params)
 
 
 def emit_matrix(
     weights: Ternary | MatrixLayer | Sequence[Ternary | MatrixLayer], folder: str | Path, *,
-    output: FixedPoint | None = None, rom: bool = True, rows: int | None = None,
-    cols: int | None = None, lanes: int | None = None, style: str = "generic",
-    name: str = "ternary_matrix", axis: bool = False,
+    output: FixedPoint | None = None, rows: int | None = None, cols: int | None = None,
+    lanes: int | None = None, style: str = "generic", name: str = "ternary_matrix",
+    axis: bool = False,
 ) -> EmittedUnit:
     """Write Verilog that multiplies int8 vectors with a ternary matrix, or with several.
 
     Stream ``acts`` in: ``q``, ``lanes`` signed 8-bit activations a word, a vector in
-    ``ceil(columns / lanes)`` words. Stream ``sums`` out: ``sum``, ``rows`` exact dot products a
-    word, ``last`` with the last of ``ceil(matrix rows / rows)`` words. With ``output`` it is
-    called ``results`` and has ``y``. With several matrices both have ``matrix``, the index.
+    ``ceil(columns / lanes)`` words. Stream ``sums`` out: ``sum``, some exact dot products a word,
+    ``last`` with the last word of a vector. With ``output`` it is called ``results`` and has
+    ``y``. With several matrices both have ``matrix``, the index.
 
     Parameters
     ----------
@@ -177,16 +161,13 @@ def emit_matrix(
     output
         Format of the results, 2 to 23 bits: ``sum * scale + bias``, rounded half up and
         saturated; None for the sums.
-    rom
-        Whether the weights are in a memory of the unit; else they come through a port,
-        ``weights``, in the words of ``weights.hex``.
     rows, cols
-        Size of the array: rows side by side, columns per cycle; None for up to 8 x 128.
+        Size of the array: rows side by side, a power of two, and columns per cycle; None for up
+        to 8 x 128.
     lanes
-        Activations per word of ``acts``, a divisor of ``cols``; None for up to 8.
+        Activations per word of ``acts``, a power of two that divides ``cols``; None for up to 8.
     style
-        What the array is built of: ``generic``, ``ecp5-chain``, ``ecp5-table``, ``xc7-pair``
-        or ``xc7-table``.
+        What the array is built of: ``generic``, ``ecp5-chain`` or ``xc7-pair``.
     name
         Name of the Verilog module.
     axis
@@ -194,7 +175,7 @@ def emit_matrix(
 
     Returns
     -------
-    The folder; ``params.latencies`` and ``params.periods`` of it are cycles, for each matrix.
+    The folder; its manifest has under ``cycles`` the latency and the period of each matrix.
 
     Raises
     ------
@@ -207,20 +188,20 @@ def emit_matrix(
     check_path("folder", folder)
     check_replaceable(Path(folder))
     _check_name(name)
-    layers, params, contents = _planned(weights, output, rom, _sizes(rows, cols, lanes, style))
-    unit = MatrixUnit(params, contents if rom else replace(contents, words=[]))
+    layers = _layers(weights, output)
+    params, image = plan_matrices(layers, rows=rows, cols=cols, lanes=lanes, style=style)
+    unit = MatrixUnit(params, image)
     ports = UnitPorts.of(interface_of(unit))
+    cycles = unit_cycles(params)
     design = UnitDesign(
-        unit, name, derived=(), summary=matrix_summary(params), sections=matrix_sections(params),
-        extra={} if rom else _weights_index(params, contents),
-        extra_files={} if rom else _weights_file(params, contents),
-        vectors=matrix_vectors(layers, params, ports))
+        unit, name, derived=(), summary=matrix_summary(params),
+        sections=matrix_sections(params, cycles), extra=_stated(cycles),
+        vectors=matrix_vectors(layers, params, ports, cycles))
     origin = {"matrices": [
-        {"rows": each.rows, "columns": each.columns,
-         "sha256": hashlib.sha256(np.ascontiguousarray(each.weight).tobytes()).hexdigest(),
+        {"rows": each.rows, "columns": each.columns, "sha256": _sha256(each.weight),
          "requantized": each.requantization is not None,
-         "words_in": params.engine.act_words(index), "words_out": params.engine.groups(index),
-         "latency": params.latencies[index], "period": params.periods[index]}
+         "words_in": params.words_in(index, params.quant_lanes),
+         "words_out": params.words_out(index)}
         for index, each in enumerate(layers)]}
     return emit_component(origin, design, folder, axis=axis)
 
@@ -228,14 +209,15 @@ def emit_matrix(
 def emit_layer(
     layer_or_weights: LayerOrWeights, folder: str | Path, *,
     profile: NumericProfile | str | None = None, output: FixedPoint | None = None,
-    rows: int | None = None, cols: int | None = None, lanes: int | None = None,
-    style: str = "generic", name: str | None = None, axis: bool = False,
+    sequences: int = 1, rows: int | None = None, cols: int | None = None,
+    lanes: int | None = None, style: str = "generic", name: str | None = None, axis: bool = False,
 ) -> EmittedUnit:
     """Write Verilog of a layer: norm and 8-bit quantisation, ternary matrix, scale and bias.
 
-    Stream ``vectors`` in: ``x``, ``rows`` signed channels a word in the bits of the widest
-    vector of the profile (16 of S16, 12 of C12), and ``last``; with an MLGRU also ``start``.
-    Stream ``results`` out: ``y``, ``rows`` channels a word in format ``output``, and ``last``.
+    Stream ``vectors`` in: ``x``, some signed channels a word in the bits of the widest vector of
+    the profile (16 of S16, 12 of C12); with an MLGRU also ``start``. Stream ``results`` out:
+    ``y``, as many channels a word in format ``output``, and ``last``. With several sequences both
+    have ``sequence``.
 
     Parameters
     ----------
@@ -249,11 +231,11 @@ def emit_layer(
         own.
     output
         Format of its results, 2 to 23 bits; None for ``profile.z``.
-    rows, cols
-        Size of the array, as for :func:`emit_matrix`; words have ``rows`` channels.
-    lanes
-        Elements quantised per cycle, each by a multiplier: a multiple of ``rows`` that divides
-        ``cols``; None for ``rows``.
+    sequences
+        Vectors that are worked on together, each of a sequence of its own, a power of two up to 64:
+        with two or more one half is normalised while the other is multiplied.
+    rows, cols, lanes
+        Size of the array, as for :func:`emit_matrix`, and elements quantised per cycle.
     style, axis
         As for :func:`emit_matrix`.
     name
@@ -261,7 +243,7 @@ def emit_layer(
 
     Returns
     -------
-    The folder; ``params.latency`` and ``params.period`` of it are cycles.
+    The folder; its manifest has under ``cycles`` the latency and the period.
 
     Raises
     ------
@@ -274,49 +256,51 @@ def emit_layer(
     check_path("folder", folder)
     check_replaceable(Path(folder))
     layer = _layer_with_norm(layer_or_weights, profile, output)
-    params, contents = plan_layer(layer, _sizes(rows, cols, lanes, style))
+    params, image = plan_layer(
+        layer, sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style)
     name = _NAMES[type(layer)] if name is None else name
     _check_name(name)
-    unit = LayerUnit(params, contents)
+    unit = LayerUnit(params, image)
+    cycles = unit_cycles(params)
     design = UnitDesign(
-        unit, name, derived=("latency", "period"), summary=layer_summary(layer, params),
-        sections=layer_sections(layer, params),
-        vectors=layer_vectors(layer, params, UnitPorts.of(interface_of(unit))))
+        unit, name, derived=(), summary=layer_summary(layer, params),
+        sections=layer_sections(layer, params, cycles[0]), extra=_stated(cycles),
+        vectors=layer_vectors(layer, params, UnitPorts.of(interface_of(unit)), cycles[0]))
     return emit_component({"layer": _described(layer)}, design, folder, axis=axis)
 
 
 def emit_mlgru(
     f: Ternary, c: Ternary, g: Ternary, out: Ternary, folder: str | Path, *,
     profile: NumericProfile | str = S16, output: FixedPoint | None = None,
-    rows: int | None = None, cols: int | None = None, lanes: int | None = None,
-    style: str = "generic", name: str | None = None, axis: bool = False,
+    sequences: int = 1, rows: int | None = None, cols: int | None = None,
+    lanes: int | None = None, style: str = "generic", name: str | None = None, axis: bool = False,
 ) -> EmittedUnit:
     """Write Verilog of an MLGRU of four ternary matrices; ``f``, ``c``, ``g`` are
     ``[d, columns]``, ``out`` ``[rows, d]``. ``output`` None is ``profile.x``. The state lives
     inside. Sizes and the rest are as in :func:`emit_layer`."""
     return emit_layer(
-        MlgruLayer.of(f, c, g, out, profile=profile, output=output), folder, rows=rows,
-        cols=cols, lanes=lanes, style=style, name=name, axis=axis)
+        MlgruLayer.of(f, c, g, out, profile=profile, output=output), folder,
+        sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style, name=name, axis=axis)
 
 
 def emit_glu(
     gate: Ternary, up: Ternary, down: Ternary, folder: str | Path, *,
     profile: NumericProfile | str = S16, output: FixedPoint | None = None,
-    rows: int | None = None, cols: int | None = None, lanes: int | None = None,
-    style: str = "generic", name: str | None = None, axis: bool = False,
+    sequences: int = 1, rows: int | None = None, cols: int | None = None,
+    lanes: int | None = None, style: str = "generic", name: str | None = None, axis: bool = False,
 ) -> EmittedUnit:
     """Write Verilog of a GLU of three ternary matrices; ``gate`` and ``up`` are
     ``[dff, columns]``, ``down`` ``[rows, dff]``. ``output`` None is ``profile.x``. Sizes and the
     rest are as in :func:`emit_layer`."""
     return emit_layer(
-        GluLayer.of(gate, up, down, profile=profile, output=output), folder, rows=rows,
-        cols=cols, lanes=lanes, style=style, name=name, axis=axis)
+        GluLayer.of(gate, up, down, profile=profile, output=output), folder,
+        sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style, name=name, axis=axis)
 
 
 def matrix_component(
     weights: Ternary | MatrixLayer | Sequence[Ternary | MatrixLayer], *,
-    output: FixedPoint | None = None, rom: bool = True, rows: int | None = None,
-    cols: int | None = None, lanes: int | None = None, style: str = "generic",
+    output: FixedPoint | None = None, rows: int | None = None, cols: int | None = None,
+    lanes: int | None = None, style: str = "generic",
 ) -> MatrixUnit:
     """The Amaranth component that :func:`emit_matrix` writes, with the same arguments and
     errors::
@@ -324,14 +308,14 @@ def matrix_component(
         m.submodules.fc = fc = matrix_component(weights, rows=4)
         wiring.connect(m, fc.acts, ...)
     """
-    _, params, contents = _planned(weights, output, rom, _sizes(rows, cols, lanes, style))
-    return MatrixUnit(params, contents if rom else replace(contents, words=[]))
+    return MatrixUnit(*plan_matrices(
+        _layers(weights, output), rows=rows, cols=cols, lanes=lanes, style=style))
 
 
 def layer_component(
     layer_or_weights: LayerOrWeights, *, profile: NumericProfile | str | None = None,
-    output: FixedPoint | None = None, rows: int | None = None, cols: int | None = None,
-    lanes: int | None = None, style: str = "generic",
+    output: FixedPoint | None = None, sequences: int = 1, rows: int | None = None,
+    cols: int | None = None, lanes: int | None = None, style: str = "generic",
 ) -> LayerUnit:
     """The Amaranth component that :func:`emit_layer` writes, with the same arguments and errors.
 
@@ -339,17 +323,13 @@ def layer_component(
     :mod:`sterna.model.layers`.
     """
     layer = _layer_with_norm(layer_or_weights, profile, output)
-    return LayerUnit(*plan_layer(layer, _sizes(rows, cols, lanes, style)))
+    return LayerUnit(*plan_layer(
+        layer, sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style))
 
 
-def _planned(
-    weights: Any, output: FixedPoint | None, rom: bool, sizes: ArraySizes,
-) -> tuple[list[MatrixLayer], MatrixUnitParams, Contents]:
+def _layers(weights: Any, output: FixedPoint | None) -> list[MatrixLayer]:
     several = isinstance(weights, Sequence) and not _is_rows(weights)
-    layers = _each_layer(weights, output) if several else [matrix_layer_of(weights, output)]
-    if not isinstance(rom, bool):
-        raise ValueError(f"rom must be True or False, got {rom!r}")
-    return layers, *plan_matrices(layers, sizes, rom=rom)
+    return _each_layer(weights, output) if several else [matrix_layer_of(weights, output)]
 
 
 def _layer_with_norm(
@@ -365,6 +345,7 @@ def _layer_with_norm(
 _TAKEN = ("ecp5", "xc7")
 """Verilog files of a folder that are called so: models of cells."""
 _NAMES: Mapping[type, str] = {BitLinearLayer: "bitlinear", MlgruLayer: "mlgru", GluLayer: "glu"}
+_CELLS = {MlgruLayer: StageKind.MLGRU, GluLayer: StageKind.GLU}
 
 
 def _each_layer(weights: Sequence[Any], output: FixedPoint | None) -> list[MatrixLayer]:
@@ -381,10 +362,6 @@ def _is_rows(weights: Sequence[Any]) -> bool:
     """Whether a list is the rows of one matrix."""
     return bool(weights) and not any(
         isinstance(each, TernaryMatrix | MatrixLayer) or np.ndim(each) == 2 for each in weights)
-
-
-def _sizes(rows: int | None, cols: int | None, lanes: int | None, style: str) -> ArraySizes:
-    return ArraySizes(rows, cols, lanes, one_of("style", style, ArrayStyle))
 
 
 def _check_name(name: str) -> None:
@@ -405,19 +382,13 @@ def _described(layer: Layer) -> dict[str, Any]:
         "columns": layer.columns, "rows": layer.rows,
         "projections": {
             name: {"shape": list(each.weight.shape), "k": each.k, "shift": each.shift,
-                   "sha256": hashlib.sha256(np.ascontiguousarray(each.weight).tobytes()
-                                            ).hexdigest()}
+                   "sha256": _sha256(each.weight)}
             for name, each in layer.projections.items()}}
 
 
-def _weights_index(params: MatrixUnitParams, contents: Contents) -> dict[str, Any]:
-    engine = params.engine
-    return {"weights": {
-        "file": WEIGHTS_FILE, "lines": len(contents.words),
-        "matrices": [{"first_line": engine.first_word(i), "lines": engine.matrix_words(i)}
-                     for i in range(len(engine.shapes))]}}
+def _stated(cycles: Sequence[UnitCycles]) -> dict[str, Any]:
+    return {"cycles": [asdict(each) for each in cycles]}
 
 
-def _weights_file(params: MatrixUnitParams, contents: Contents) -> dict[str, str]:
-    digits = -(-params.engine.mac.word_bits // 4)
-    return {WEIGHTS_FILE: "".join(f"{word:0{digits}x}\n" for word in contents.words)}
+def _sha256(weight: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(weight).tobytes()).hexdigest()

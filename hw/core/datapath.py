@@ -1,0 +1,155 @@
+"""What every program runs on: array and post-processor, and before them norm and cells."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Array, Cat, Const, Mux, Signal, Value
+from amaranth.lib import fifo, wiring
+
+from sterna.hw.core.cells import Cells
+from sterna.hw.core.geometry import StageKind
+from sterna.hw.core.norm import Norm
+from sterna.hw.core.post import Post
+from sterna.hw.core.products import Products
+from sterna.hw.core.program import ProgramImage
+from sterna.hw.core.queues import TaskQueue
+from sterna.hw.core.vectors import VectorStore
+from sterna.hw.parts.pipeline import Pipeline
+
+__all__ = ["ArrayPath", "Datapath", "join_norm"]
+
+
+def join_norm(m, norm, stores, sources):
+    """Add a norm, and the stores of the vectors of each phase; ``sources`` are the elements of
+    each, and whether they are valid."""
+    m.submodules.norm = norm
+    for phase, (store, (elements, valid)) in enumerate(zip(stores, sources, strict=True)):
+        m.submodules[f"vectors{phase}"] = store
+        m.d.comb += [
+            store.elements_valid.eq(valid), store.elements.eq(elements),
+            store.sequence.eq(norm.sequence), store.read_sequence.eq(norm.read_sequence),
+            store.chunk.eq(norm.chunk),
+        ]
+    m.d.comb += [
+        norm.maximum.eq(Array(each.maximum for each in stores)[norm.phase]),
+        norm.word.eq(Array(each.word.as_value() for each in stores)[
+            Pipeline(m, Const(1)).delay(norm.read_phase, 2, "read_phase")]),
+    ]
+
+
+class ArrayPath(wiring.Component):
+    """Array, post-processor and the queue of the results of heads.
+
+    A subclass brings activations and stages, and has the port where results leave.
+    """
+
+    def __init__(self, image: ProgramImage, members: dict) -> None:
+        self.image = image
+        self.params = image.params
+        self.products, self.post = Products(image), Post(image)
+        super().__init__(members)
+
+    def join_array(self, m):
+        """Add array and post-processor; the latter takes the sums of the former."""
+        m.submodules.products, m.submodules.post = self.products, self.post
+        wiring.connect(m, self.products.sums, self.post.sums)
+
+    def queue_jobs(self, m, taken, phase):
+        """Give a job of a phase to both: its vectors, and its scales, begin to come."""
+        for name, unit in (("issue", self.products), ("result", self.post)):
+            m.submodules[f"{name}_queue"] = queue = TaskQueue(1, depth=2)
+            m.d.comb += [queue.put.eq(taken), queue.payload.eq(phase),
+                         unit.fresh.eq(taken), unit.fresh_phase.eq(phase)]
+            wiring.connect(m, queue.head, unit.jobs)
+
+    def queue_heads(self, m, port, word, wanted=1, is_open=1):
+        """Queue the results of heads that are ``wanted`` at a port, and see to it that there is
+        room for them. ``word`` is what the port shows of the results in the same cycle."""
+        depth, results = self.params.logit_depth, self.post.results
+        m.submodules.logit_queue = queue = fifo.SyncFIFO(width=len(Value.cast(word)), depth=depth)
+        comes = self.post.results_valid & (results.tag.kind == StageKind.HEAD)
+        kept = Signal(range(depth + 1))
+        gone = port.valid & port.ready
+        m.d.comb += [
+            queue.w_data.eq(word),
+            queue.w_en.eq(comes & wanted),
+            port.valid.eq(queue.r_rdy & is_open),
+            port.payload.eq(queue.r_data),
+            queue.r_en.eq(port.ready & is_open),
+            self.post.logit_room.eq(kept != depth),
+        ]
+        m.d.sync += kept.eq(kept + self.post.takes_logits - gone - (comes & ~queue.w_en))
+
+
+class Datapath(ArrayPath):
+    """Before them the vectors of each phase and the norm, and the cells, if the program has some.
+
+    A subclass also says when a phase begins and ends.
+    """
+
+    def __init__(self, image: ProgramImage, members: dict) -> None:
+        super().__init__(image, members)
+        params = self.params
+        self.norm = Norm(params)
+        self.stores = [VectorStore(params) for _ in range(params.phases)]
+        has_cells = {StageKind.MLGRU, StageKind.GLU} & set(params.result_bits)
+        self.cells = Cells(params, params.profile.sigmoid_table()) if has_cells else None
+
+    def join(self, m, sources):
+        """Add all parts. ``sources``: for each phase the elements that come from outside of
+        them, and whether they are valid."""
+        norm, products, post, cells = self.norm, self.products, self.post, self.cells
+        self.join_array(m)
+        if cells is not None:
+            m.submodules.cells = cells
+            m.d.comb += [
+                cells.results.eq(post.results), cells.results_valid.eq(post.results_valid),
+                post.cell_room.eq(cells.room), cells.begins.eq(post.begins)]
+            sources = [(Mux(valid, Value.cast(elements), made.as_value()), valid | is_made)
+                       for (elements, valid), made, is_made in zip(
+                           sources, cells.elements, cells.elements_valid, strict=True)]
+        join_norm(m, norm, self.stores, sources)
+        m.d.comb += [
+            products.acts.eq(norm.acts), products.acts_valid.eq(norm.acts_valid),
+            post.scales.eq(norm.scales), post.scales_valid.eq(norm.scales_valid),
+            post.scaled.eq(norm.scaled), post.scaled_phase.eq(norm.scaled_phase),
+        ]
+
+    def complete(self, m, phase):
+        """Whether the vectors of a phase are complete, a cycle after the last one is."""
+        batch = self.params.batch
+        count = Signal(range(batch + 1), name=f"complete{phase}")
+        complete = Signal(name=f"all_complete{phase}")
+        counted = Mux(complete, 0, count) + self.stores[phase].complete
+        m.d.sync += [count.eq(counted), complete.eq(counted == batch)]
+        return complete
+
+    def work_on(self, m, phase, complete, following):
+        """Take over the ``following`` stage of a phase once its vectors are complete; return the
+        stage."""
+        stage = Signal(self.params.stage_layout, name=f"stage{phase}", reset_less=True)
+        with m.If(complete):
+            m.d.sync += stage.eq(following)
+        for unit in (self.norm, self.products, self.post, self.cells):
+            if unit is not None:
+                m.d.comb += unit.stages[phase].eq(stage)
+        return stage
+
+    def choose_jobs(self, m, wanted):
+        """The next job of norm, array and post-processor, of the phases that want one."""
+        params, norm = self.params, self.norm
+        waiting = [Signal(name=f"waits{phase}") for phase in range(params.phases)]
+        phase = Signal()
+        last = Signal()
+        taken = Signal()
+        # A phase that is not served at once waits.
+        wanted = [each | waits for each, waits in zip(wanted, waiting, strict=True)]
+        for index, (each, waits) in enumerate(zip(wanted, waiting, strict=True)):
+            m.d.sync += waits.eq(each & ~(taken & (phase == index)))
+        m.d.comb += [
+            phase.eq(Mux(Cat(wanted).all(), ~last, ~wanted[0]) if params.phases > 1 else 0),
+            norm.jobs.valid.eq(Cat(wanted).any()), norm.jobs.payload.eq(phase),
+            taken.eq(norm.jobs.valid & norm.jobs.ready),
+        ]
+        with m.If(taken):
+            m.d.sync += last.eq(phase)
+        self.queue_jobs(m, taken, phase)

@@ -1,0 +1,132 @@
+"""Widths and latencies of the norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt
+
+from sterna.hw.parts.digit_serial import ConstantDividerParams, IntegerRootParams
+from sterna.hw.parts.reciprocal_table import ReciprocalTableParams
+from sterna.model.checks import check_whole
+from sterna.model.profile import NumericProfile
+
+__all__ = ["NormParams"]
+
+
+@dataclass(frozen=True, slots=True)
+class NormParams:
+    """Formats of a :class:`~sterna.hw.core.norm.Norm`, whose letters are those of
+    ``docs/numerics.md``.
+
+    >>> from sterna.model.profile import S16
+    >>> params = NormParams(S16, channels=128)
+    >>> params.y_bits, params.low_bits, params.r_bits, params.root.latency
+    (16, 17, 31, 8)
+    """
+
+    profile: NumericProfile  #: formats of every number
+    channels: int  #: channels of the longest vector
+    #: bits per cycle of the two divisions; with 0 both quotients come from one table
+    digit_bits: int = 0
+    root_digit_bits: int = 2  #: bits per cycle of the root
+
+    def __post_init__(self) -> None:
+        check_whole("channels", self.channels, 1, 1 << 20)
+        check_whole("digit_bits", self.digit_bits, 0, 5)
+        check_whole("root_digit_bits", self.root_digit_bits, 1, 4)
+
+    # Widths ------------------------------------------------------------------------
+
+    @property
+    def y_bits(self) -> int:
+        """Signed bits of an element: those of the widest vector that is normalised. As many
+        unsigned bits hold the absolute maximum, 2^(y_bits - 1) at most.
+        """
+        profile = self.profile
+        return max(profile.x.bits, profile.o.bits, profile.p.bits)
+
+    @property
+    def square_bits(self) -> int:
+        """Unsigned bits of q * q: |q| is at most 127."""
+        return (127 * 127).bit_length()
+
+    @property
+    def sum_max(self) -> int:
+        """Largest S, of a vector whose elements are all equal."""
+        return 127 * 127 * self.channels
+
+    @property
+    def sum_bits(self) -> int:
+        """Unsigned bits of S."""
+        return self.sum_max.bit_length()
+
+    @property
+    def norm_min(self) -> int:
+        """Smallest N: the largest element always becomes 127."""
+        return 127 << self.profile.root_frac
+
+    @property
+    def norm_bits(self) -> int:
+        """Unsigned bits of N, that is of the root."""
+        return self.root.root_bits
+
+    @property
+    def norm_max(self) -> int:
+        """Largest N."""
+        return isqrt(self.sum_max << 2 * self.profile.root_frac)
+
+    @property
+    def scale_bits(self) -> int:
+        """Unsigned bits of V, which is at most ``1 << scale_frac``."""
+        return self.profile.norm_scale_max.bit_length()
+
+    @property
+    def r_bits(self) -> int:
+        """Unsigned bits of R."""
+        return (127 << self.profile.reciprocal_bits).bit_length()
+
+    @property
+    def low_bits(self) -> int:
+        """Low bits of R that are a factor of their own: as many as a multiplier takes. The
+        others are a second factor, if there are any.
+        """
+        return min(self.r_bits, 17)
+
+    # Parts -------------------------------------------------------------------------
+
+    @property
+    def table(self) -> ReciprocalTableParams:
+        """The table that gives R and V, without ``digit_bits``."""
+        profile = self.profile
+        return ReciprocalTableParams(
+            max(profile.reciprocal_bits, profile.scale_frac + profile.root_frac),
+            max(1 << (self.y_bits - 1), self.norm_max, self.norm_min))
+
+    @property
+    def reciprocal(self) -> ConstantDividerParams:
+        """The divider that gives R from the absolute maximum, with ``digit_bits``."""
+        return ConstantDividerParams(
+            self.profile.reciprocal_bits, self.y_bits, digit_bits=self.digit_bits)
+
+    @property
+    def root(self) -> IntegerRootParams:
+        """The root that gives N."""
+        return IntegerRootParams(self.sum_bits, self.profile.root_frac, self.root_digit_bits)
+
+    @property
+    def scale(self) -> ConstantDividerParams:
+        """The divider that gives V, with ``digit_bits``. N is never below its head, so it
+        takes ``scale_frac`` quotient bits and one."""
+        return ConstantDividerParams(
+            self.profile.scale_frac, self.norm_bits, head=self.norm_min,
+            digit_bits=self.digit_bits, min_divisor=self.norm_min)
+
+    @property
+    def reciprocal_steps(self) -> int:
+        """Cycles from the maximum until R is known."""
+        return self.table.latency if self.digit_bits == 0 else self.reciprocal.latency
+
+    @property
+    def quotient_steps(self) -> int:
+        """Cycles from N until V is known."""
+        return self.table.latency if self.digit_bits == 0 else self.scale.latency

@@ -1,0 +1,161 @@
+"""Cycles of a unit of matrices, or of a layer, exact as long as nothing waits outside of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from sterna.hw.core.cycle_model import Machine
+from sterna.hw.layers.layer_params import LayerParams
+
+__all__ = ["UnitCycles", "result_times", "unit_cycles"]
+
+_STEADY = 8     # vectors that tell the rate, and as many before them
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCycles:
+    """How long a vector takes when nothing waits outside of the unit.
+
+    ``latency``: from its first word taken to its last word of results offered, with several
+    sequences those of all of them. ``period``: from one vector to the next in the long run.
+    """
+
+    latency: int
+    period: float
+
+
+class _Unit(Machine):
+    """What both units have alike: when words of results are there."""
+
+    def __init__(self, params: LayerParams, lanes: int) -> None:
+        super().__init__(params, params.planned)
+        self.words = [params.words_in(index, lanes) for index in range(len(self.program))]
+        self.times: list[int] = []
+
+    def give_head(self, phase: int, sequence: int, last: bool) -> None:
+        self.later(self.post.latency + 1, self.post.gone)
+        self.times.append(self.cycle + self.post.latency + 1)
+        if last and sequence == self.params.batch - 1:
+            self.later(self.post.latency, self.release, phase)
+
+    def release(self, phase: int) -> None:
+        raise NotImplementedError
+
+
+class _Matrices(_Unit):
+    def __init__(self, params: LayerParams) -> None:
+        super().__init__(params, params.quant_lanes)
+        self.busy = [False, False]
+        self.loading = self.chunk = 0
+
+    def release(self, phase: int) -> None:
+        self.busy[phase] = False
+
+    def run(self, matrices: list[int]) -> list[int]:
+        """The cycles in which words of results are offered, for vectors one after the other."""
+        params, coming = self.params, list(matrices)
+        expected = sum(self.program[each].groups * params.row_beats for each in matrices)
+        per_tile = params.cols // params.quant_lanes
+        while len(self.times) < expected:
+            job = None
+            self.post.step()
+            self.products.step()
+            if coming and not self.busy[self.loading]:
+                phase, matrix = self.loading, coming[0]
+                last = self.chunk == self.words[matrix] - 1
+                if self.chunk == 0:
+                    job = phase
+                    self.later(0, self._begin, phase, matrix)
+                    self.later(1, self.post.scaled, phase)
+                if last or self.chunk % per_tile == per_tile - 1:
+                    self.later(1, self.products.activated, phase, last)
+                self.chunk += 1
+                if last:
+                    self.chunk = 0
+                    self.later(0, self._loaded, phase)
+                    coming.pop(0)
+            self.end_cycle(job)
+            self.cycle += 1
+        return self.times
+
+    def _begin(self, phase: int, matrix: int) -> None:
+        self.phases[phase].stage = self.program[matrix]
+
+    def _loaded(self, phase: int) -> None:
+        self.busy[phase] = True
+        self.loading = 1 - phase
+
+
+class _Layer(_Unit):
+    def __init__(self, params: LayerParams) -> None:
+        super().__init__(params, params.post_lanes)
+        self.own = self.words[0]
+        self.total = self.program[0].chunks * params.quant_lanes // params.post_lanes
+        self.loaded = [False] * params.sequences
+        self.word = 0
+
+    def release(self, phase: int) -> None:
+        batch = self.params.batch
+        self.loaded[phase * batch:(phase + 1) * batch] = [False] * batch
+
+    def run(self, sequences: list[int]) -> list[int]:
+        """As of :class:`_Matrices`, for vectors of these sequences."""
+        params, coming = self.params, list(sequences)
+        expected = len(coming) * self.program[-1].groups * params.row_beats
+        levels = (params.post_lanes - 1).bit_length()
+        while len(self.times) < expected:
+            self.post.step()
+            self.products.step()
+            self.cells.step()
+            asked = [self._step_phase(index) for index in range(params.phases)]
+            job = self.choose(asked)
+            self.norm.step(job)
+            if coming and (self.word >= self.own or not self.loaded[coming[0]]):
+                self.word += 1
+                if self.word == self.total:
+                    self.word = 0
+                    number = coming.pop(0)
+                    self.later(levels, self.completed, number // params.batch)
+                    self.later(0, self._load, number)
+            self.end_cycle(job)
+            self.cycle += 1
+        return self.times
+
+    def _load(self, number: int) -> None:
+        self.loaded[number] = True
+
+    def _step_phase(self, index: int) -> bool:
+        """Whether a phase asks for its next stage."""
+        phase = self.phases[index]
+        if phase.complete != self.params.batch:
+            return phase.waits
+        phase.complete = 0
+        phase.stage = self.program[phase.index]
+        phase.index = (phase.index + 1) % len(self.program)
+        return True
+
+
+def result_times(params: LayerParams, vectors: list[int]) -> list[int]:
+    """The cycles in which words of results are offered, from the first word taken on.
+
+    ``vectors``: one after the other, each the index of its matrix; of a layer each the number of
+    its sequence, which take turns.
+    """
+    if params.limits.normalizes:
+        return _Layer(params).run(vectors)
+    return _Matrices(params).run(vectors)
+
+
+@cache
+def unit_cycles(params: LayerParams) -> tuple[UnitCycles, ...]:
+    """Those of each matrix, or of a layer."""
+    found = []
+    matrices = range(len(params.limits.program))
+    for matrix in [0] if params.limits.normalizes else matrices:
+        turn = list(range(params.sequences)) if params.limits.normalizes else [matrix]
+        times = result_times(params, turn * 2 * _STEADY)
+        ends = times[len(times) // (2 * _STEADY) - 1::len(times) // (2 * _STEADY)]
+        # Two vectors may be under way: of two ends that follow each other the spaces may differ.
+        found.append(UnitCycles(ends[0], (ends[-1] - ends[_STEADY - 1]) / _STEADY / len(turn)))
+    return tuple(found)

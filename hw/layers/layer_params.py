@@ -1,0 +1,99 @@
+"""What a unit of matrices, or of a layer, is made for: its program, and the sizes of its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amaranth.hdl import Shape, signed, unsigned
+from amaranth.lib.data import ArrayLayout, StructLayout
+
+from sterna.hw.core.geometry import Geometry, StageKind, StageLimits
+from sterna.hw.core.program import Stage, plan_stages
+from sterna.model.profile import NumericProfile
+
+__all__ = ["LayerLimits", "LayerParams"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerLimits:
+    """The program of a unit, and its formats; ``profile.logit`` is that of its results."""
+
+    profile: NumericProfile
+    program: tuple[StageLimits, ...]
+    shifts: tuple[int, int]  #: smallest and largest right shift of a matrix
+    normalizes: bool  #: whether a norm makes the activations
+    requantizes: bool = True  #: whether sums are scaled and rounded
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParams(Geometry):
+    """Geometry of a :class:`~sterna.hw.layers.units.LayerUnit` or ``MatrixUnit``.
+
+    Every stage of the program has other matrices; those of a ``MatrixUnit`` are independent
+    matrices, of which two vectors are worked on at a time: its phases.
+    """
+
+    limits: LayerLimits
+
+    @property
+    def planned(self) -> list[Stage]:
+        """The stages, with names of their matrices: ``matrix0``, or ``stage1.slot0``."""
+        shapes: dict[str, tuple[int, int]] = {}
+        stages = []
+        for index, each in enumerate(self.limits.program):
+            names = tuple(self.matrix_name(index, slot) for slot in range(each.slots))
+            shapes |= dict.fromkeys(names, (each.rows, each.columns))
+            stages.append((each.kind, names))
+        return plan_stages(stages, shapes, self)
+
+    @staticmethod
+    def matrix_name(stage: int, slot: int) -> str:
+        """The name of a matrix of the program."""
+        return f"stage{stage}.slot{slot}"
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a vector may be the first of a sequence."""
+        return self.limits.program[0].kind is StageKind.MLGRU
+
+    def words_in(self, stage: int, lanes: int) -> int:
+        """Words of so many channels that bring the vector of a stage."""
+        return -(-self.limits.program[stage].columns // lanes)
+
+    def words_out(self, stage: int) -> int:
+        """Words that bring the results of a stage."""
+        return self.planned[stage].groups * self.row_beats
+
+    # Payloads ----------------------------------------------------------------------
+
+    @property
+    def matrix_field(self) -> dict[str, Shape]:
+        """The field with the index of a matrix, if there are several."""
+        bits = (len(self.limits.program) - 1).bit_length()
+        return {"matrix": unsigned(bits)} if bits else {}
+
+    @property
+    def sequence_field(self) -> dict[str, Shape]:
+        """The field with the number of a sequence, if there are several."""
+        bits = (self.sequences - 1).bit_length()
+        return {"sequence": unsigned(bits)} if bits else {}
+
+    @property
+    def acts_layout(self) -> StructLayout:
+        """Payload of ``acts``."""
+        return StructLayout({
+            "q": ArrayLayout(signed(self.profile.act_bits), self.quant_lanes),
+            **self.matrix_field})
+
+    @property
+    def vector_layout(self) -> StructLayout:
+        """Payload of ``vectors``."""
+        return StructLayout({
+            "x": ArrayLayout(signed(self.norm.y_bits), self.post_lanes),
+            **({"start": 1} if self.has_state else {}), **self.sequence_field})
+
+    def result_layout(self, name: str, field: dict[str, Shape]) -> StructLayout:
+        """Payload of ``sums`` or ``results``, whose values have this name."""
+        return StructLayout({
+            name: ArrayLayout(signed(self.profile.logit.bits), self.post_lanes), "last": 1,
+            **field})

@@ -1,0 +1,208 @@
+"""Units of one's own: ternary matrices alone, and a layer behind a norm, as programs."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
+from amaranth.lib import stream
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.core.datapath import ArrayPath, Datapath
+from sterna.hw.core.geometry import StageKind
+from sterna.hw.core.products import sequence_of
+from sterna.hw.core.program import ProgramImage
+from sterna.hw.core.vectors import element_layout
+from sterna.hw.layers.layer_params import LayerParams
+
+__all__ = ["LayerUnit", "MatrixUnit"]
+
+
+def _stage(params: LayerParams, image: ProgramImage, index):
+    """A stage of the program, which is constant."""
+    layout = params.stage_layout
+    return layout(Array(Const(word, layout.size) for word in image.stages)[index])
+
+
+class MatrixUnit(ArrayPath):
+    """Ternary matrices times vectors of 8-bit activations.
+
+    A vector comes in while the one before it is multiplied: the two phases take turns.
+
+    Members
+    -------
+    acts : ``In(stream.Signature(params.acts_layout))``
+        ``q`` of each lane and, if there are several matrices, ``matrix``, which is read with
+        the first word of a vector.
+    sums, or results : ``Out(stream.Signature(params.result_layout(...)))``
+        ``sum``, or ``y``, of each row; ``last`` with the last word and, if there are several
+        matrices, ``matrix``.
+    """
+
+    def __init__(self, params: LayerParams, image: ProgramImage) -> None:
+        name, value = ("results", "y") if params.limits.requantizes else ("sums", "sum")
+        super().__init__(image, {
+            "acts": In(stream.Signature(params.acts_layout)),
+            name: Out(stream.Signature(params.result_layout(value, params.matrix_field)))})
+        self.params: LayerParams = params
+        self._value, self._port = value, getattr(self, name)
+
+    def elaborate(self, platform):
+        m = Module()
+        params, acts, products, post = self.params, self.acts, self.products, self.post
+        self.join_array(m)
+        busy, loading = Signal(2), Signal()
+        first, last, taken = Signal(init=1), Signal(), Signal()
+        part, tile = Signal.like(products.acts.chunk), Signal.like(products.acts.tile)
+        chunk, tile_ends = Signal(range(max(params.chunks, 2))), Signal()
+        several = len(self.image.stages) > 1
+        matrix, kept = Const(0, 1), Const(0, 1)
+        if several:
+            kept = Signal.like(acts.payload.matrix)
+            matrix = Mux(first, acts.payload.matrix, kept)
+        last_chunks = Array(
+            Const(params.words_in(index, params.quant_lanes) - 1, chunk.shape())
+            for index in range(len(self.image.stages)))
+        m.d.comb += [
+            acts.ready.eq(~busy.bit_select(loading, 1)),
+            taken.eq(acts.valid & acts.ready),
+            last.eq(chunk == last_chunks[matrix]),
+            tile_ends.eq(last | (part == params.cols // params.quant_lanes - 1)),
+        ]
+        with m.If(taken):
+            m.d.sync += [first.eq(last), chunk.eq(Mux(last, 0, chunk + 1)),
+                         part.eq(Mux(tile_ends, 0, part + 1)), tile.eq(tile + tile_ends)]
+            with m.If(last):
+                m.d.sync += [tile.eq(0), loading.eq(~loading),
+                             busy.bit_select(loading, 1).eq(1)]
+
+        # The job comes with the first word, which goes to the array a cycle later.
+        begins = Signal()
+        m.d.comb += begins.eq(taken & first)
+        self.queue_jobs(m, begins, loading)
+        late = Signal(products.acts.shape())
+        late_valid, scaled = Signal(), Signal()
+        m.d.sync += [
+            late_valid.eq(taken), scaled.eq(begins), late.q.eq(acts.payload.q),
+            late.phase.eq(loading), late.tile.eq(tile), late.chunk.eq(part),
+            late.tile_ends.eq(tile_ends), late.last.eq(last)]
+        m.d.comb += [products.acts.eq(late), products.acts_valid.eq(late_valid)]
+
+        stages = []
+        matrices = [Signal.like(kept, name=f"matrix{phase}") for phase in range(2)]
+        for phase in range(2):
+            stage = Signal(params.stage_layout, name=f"stage{phase}", reset_less=True)
+            with m.If(begins & (loading == phase)):
+                m.d.sync += stage.eq(_stage(params, self.image, matrix))
+            m.d.comb += [unit.stages[phase].eq(stage) for unit in (products, post)]
+            stages.append(stage)
+        if several:
+            with m.If(begins):
+                m.d.sync += [kept.eq(matrix), Array(matrices)[loading].eq(matrix)]
+        # The scale of a matrix is a constant, known as its vector begins.
+        m.d.comb += [
+            post.scaled.eq(scaled), post.scaled_phase.eq(late.phase),
+            post.scales_valid.eq(scaled), post.scales.phase.eq(late.phase),
+            post.scales.scale.eq(Array(each.k[0] for each in stages)[late.phase]),
+        ]
+
+        results, word = post.results, Signal(self._port.payload.shape())
+        m.d.comb += [word[self._value].eq(results.logits), word.last.eq(results.tag.last)]
+        if several:
+            m.d.comb += word.matrix.eq(Array(matrices)[results.tag.phase])
+        self.queue_heads(m, self._port, word)
+        with m.If(post.results_valid & results.tag.last):
+            m.d.sync += busy.bit_select(results.tag.phase, 1).eq(0)
+        return m
+
+
+class LayerUnit(Datapath):
+    """A layer of :mod:`sterna.model.layers`, bit for bit: one stage, or two with a cell between.
+
+    The vectors of the sequences of a phase are worked on together, once all of them have come.
+
+    Members
+    -------
+    vectors : ``In(stream.Signature(params.vector_layout))``
+        ``x`` of each channel. With an MLGRU ``start``, read with the first word: the vector begins
+        a sequence. With several sequences ``sequence``, the same in all words of a vector.
+        Channels beyond the end, in the last word, are 0.
+    results : ``Out(stream.Signature(params.result_layout(...)))``
+        ``y`` of each channel, ``last`` with the last word, and ``sequence``. Channels beyond the
+        end are 0.
+    """
+
+    def __init__(self, params: LayerParams, image: ProgramImage) -> None:
+        super().__init__(image, {
+            "vectors": In(stream.Signature(params.vector_layout)),
+            "results": Out(stream.Signature(params.result_layout("y", params.sequence_field)))})
+        self.params: LayerParams = params
+
+    def elaborate(self, platform):
+        m = Module()
+        params, results = self.params, self.post.results
+        tag = results.tag
+        loaded = Signal(params.sequences)   # vectors that are there, or worked on
+        self.join(m, self._load(m, loaded))
+
+        word = Signal(self.results.payload.shape())
+        m.d.comb += [word.y.eq(results.logits), word.last.eq(tag.last)]
+        if params.sequence_field:
+            m.d.comb += word.sequence.eq(sequence_of(params, tag.phase, tag.sequence))
+        self.queue_heads(m, self.results, word)
+
+        completes = []
+        for phase in range(params.phases):
+            complete, second = self.complete(m, phase), Signal(name=f"second{phase}")
+            completes.append(complete)
+            if len(self.image.stages) > 1:
+                with m.If(complete):
+                    m.d.sync += second.eq(~second)
+            self.work_on(m, phase, complete, _stage(params, self.image, second))
+            with m.If(self.post.results_valid & (tag.kind == StageKind.HEAD) & tag.last
+                      & (tag.phase == phase) & (tag.sequence == params.batch - 1)):
+                m.d.sync += loaded[phase * params.batch:(phase + 1) * params.batch].eq(0)
+        self.choose_jobs(m, completes)
+        return m
+
+    def _load(self, m, loaded):
+        """Take vectors, and fill them up with zeros to whole chunks; return for each phase the
+        elements, and whether they are valid."""
+        params, vectors = self.params, self.vectors
+        own = params.words_in(0, params.post_lanes)
+        words = params.planned[0].chunks * params.quant_lanes // params.post_lanes
+        word, fills, taken, last = Signal(range(max(words, 2))), Signal(), Signal(), Signal()
+        kept = Signal(max((params.sequences - 1).bit_length(), 1))
+        sequence = Signal.like(kept)
+        if params.sequence_field:
+            m.d.comb += sequence.eq(Mux(fills, kept, vectors.payload.sequence))
+        m.d.comb += [
+            vectors.ready.eq(~fills & ~loaded.bit_select(sequence, 1)),
+            taken.eq(vectors.valid & vectors.ready),
+            last.eq(word == words - 1),
+        ]
+        with m.If(taken):
+            m.d.sync += [kept.eq(sequence), fills.eq((word == own - 1) & ~last)]
+        with m.If(taken | fills):
+            m.d.sync += word.eq(Mux(last, 0, word + 1))
+            with m.If(last):
+                m.d.sync += [fills.eq(0), loaded.bit_select(sequence, 1).eq(1)]
+        if params.has_state:
+            starts, fresh = Signal(params.sequences), Signal(params.sequences, init=-1)
+            with m.If(taken & (word == 0)):
+                m.d.sync += [
+                    starts.bit_select(sequence, 1).eq(
+                        vectors.payload.start | fresh.bit_select(sequence, 1)),
+                    fresh.bit_select(sequence, 1).eq(0)]
+            m.d.comb += [self.cells.starts.eq(starts), self.cells.active.eq(-1)]
+
+        bits = (params.batch - 1).bit_length()
+        narrow = (params.post_lanes // params.cell_lanes).bit_length() - 1
+        elements = Signal(element_layout(params))
+        m.d.comb += [
+            elements.sequence.eq(sequence[:bits]), elements.wide.eq(1),
+            elements.place.eq(Cat(Const(0, narrow), word)),
+            elements.first.eq(word == 0), elements.last.eq(last),
+            *(elements.y[lane].eq(Mux(fills, 0, x))
+              for lane, x in enumerate(vectors.payload.x)),
+        ]
+        phase = sequence[-1] if params.phases > 1 else Const(0, 1)
+        return [(elements, (taken | fills) & (phase == index)) for index in range(params.phases)]

@@ -263,14 +263,6 @@ def test_tables_are_filled_for_fresh_activations_only(style):
 
 
 @every_style
-def test_array_without_stalls_computes_the_same(style):
-    rng = np.random.default_rng(7)
-    products = [random_product(rng, 5, columns) for columns in (9, 3, 14)]
-    array = TernaryMacArray(MacParams(2, 5, max_columns=15, style=style, stalls=False))
-    check_products(array, products, Pauses(0.4, 0.0, 2))
-
-
-@every_style
 def test_reset_in_mid_group_starts_a_new_group(style):
     array = TernaryMacArray(MacParams(2, 4, max_columns=16, style=style))
     rng, params = np.random.default_rng(8), array.params

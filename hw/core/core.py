@@ -384,14 +384,18 @@ class Core(Datapath):
         m.d.comb += [self.cells.active.eq(active), self.cells.starts.eq(starts)]
 
         # A prompt waits for its sequence, and while the memories take something else.
-        prompt = self.prompts.payload
+        prompt, has_prompt = Signal(self.prompts.payload.shape()), Signal()
         asked = prompt.sequence if count > 1 else Const(0, 1)
-        taken = self.prompts.valid & self.prompts.ready
+        taken = Signal()
+        with m.If(self.prompts.valid & self.prompts.ready):
+            m.d.sync += [prompt.eq(self.prompts.payload), has_prompt.eq(1)]
+        with m.If(taken):
+            m.d.sync += has_prompt.eq(0)
         m.d.comb += [
-            self.prompts.ready.eq(
-                ~(waiting | generating | held | predicts).bit_select(asked, 1)
-                & ~sampler.sampled & ~sampler.drawing
-                & self._is_running()),
+            self.prompts.ready.eq(~has_prompt & self._is_running()),
+            taken.eq(has_prompt
+                     & ~(waiting | generating | held | predicts).bit_select(asked, 1)
+                     & ~sampler.sampled & ~sampler.drawing),
             sampler.reseed.eq(taken & prompt.start),
             sampler.seed.eq(prompt.seed), sampler.seed_owner.eq(asked),
         ]

@@ -144,14 +144,15 @@ class Machine(ABC):
         """Have something happen at the end of the cycle that comes so many later."""
         self.events[self.cycle + cycles].append((action, arguments))
 
-    def end_cycle(self, job: int | None) -> None:
-        """Do what happens at the end of this cycle, in which a phase may get a job of the array.
-        """
+    def end_cycle(self) -> None:
+        """Do what happens at the end of this cycle."""
         for action, arguments in self.events.pop(self.cycle, ()):
             action(*arguments)
-        if job is not None:
-            self.products.freshen(job)
-            self.post.freshen(job)
+
+    def give_job(self, phase: int) -> None:
+        """Array and post-processor get a job."""
+        self.products.freshen(phase)
+        self.post.freshen(phase)
 
     def completed(self, index: int) -> None:
         """A vector of a phase is complete."""
@@ -166,6 +167,7 @@ class Machine(ABC):
         chosen = 1 - self.last_phase if all(asked) and len(asked) > 1 else asked.index(True)
         self.phases[chosen].waits = False
         self.last_phase = chosen
+        self.later(1, self.give_job, chosen)
         return chosen
 
     @abstractmethod
@@ -182,6 +184,7 @@ class _Model(Machine):
         super().__init__(params, program(config, params))
         self.params: CoreParams = params
         self.sequences = [_Sequence() for _ in range(params.sequences)]
+        self.waits: _Prompt | None = None
         self.sampler = _Sampler(self)
         self.reader = _Reader(self, config, memory) if params.port_bits else None
         self.embedder: Any = (_PortEmbedder if params.port_bits else _Embedder)(self)
@@ -196,15 +199,14 @@ class _Model(Machine):
             self.products.step()
             self.cells.step()
             asked = [self._step_phase(index, phase) for index, phase in enumerate(self.phases)]
-            job = self.choose(asked)
-            self.norm.step(job)
+            self.norm.step(self.choose(asked))
             embeds = self.embedder.step(
                 [index for index, phase in enumerate(self.phases) if phase.embeds])
             if embeds is not None:
                 self.phases[embeds].embeds = False
             given = self.sampler.step()
             chosen = given is not None and self.sequences[given].wants
-            self.end_cycle(job)
+            self.end_cycle()
             if given is not None and chosen:
                 self._give(given)
                 tokens -= 1
@@ -236,12 +238,17 @@ class _Model(Machine):
         return self.sequences[phase * batch:(phase + 1) * batch]
 
     def _take(self, prompts: deque[_Prompt]) -> _Prompt | None:
-        if not prompts or self.sampler.given is not None or self.sampler.is_drawing:
+        """The prompt that waits, if its sequence takes it; if none waits, the next one does."""
+        waits = self.waits
+        if waits is None:
+            self.waits = prompts.popleft() if prompts else None
             return None
-        each = self.sequences[prompts[0].sequence]
-        if each.waiting or each.generating or each.held or each.predicts:
+        each = self.sequences[waits.sequence]
+        if (self.sampler.given is not None or self.sampler.is_drawing
+                or each.waiting or each.generating or each.held or each.predicts):
             return None
-        return prompts.popleft()
+        self.waits = None
+        return waits
 
     def _begin(self, prompt: _Prompt) -> None:
         each = self.sequences[prompt.sequence]

@@ -67,17 +67,18 @@ class ArrayPath(wiring.Component):
         depth, results = self.params.logit_depth, self.post.results
         m.submodules.logit_queue = queue = fifo.SyncFIFO(width=len(Value.cast(word)), depth=depth)
         comes = self.post.results_valid & (results.tag.kind == StageKind.HEAD)
-        kept = Signal(range(depth + 1))
-        gone = port.valid & port.ready
         m.d.comb += [
             queue.w_data.eq(word),
             queue.w_en.eq(comes & wanted),
             port.valid.eq(queue.r_rdy & is_open),
             port.payload.eq(queue.r_data),
             queue.r_en.eq(port.ready & is_open),
-            self.post.logit_room.eq(kept != depth),
         ]
+        # What nobody wants is gone as it comes; two may go in a cycle.
+        kept = Signal(range(depth + 1))
+        gone = port.valid & port.ready
         m.d.sync += kept.eq(kept + self.post.takes_logits - gone - (comes & ~queue.w_en))
+        m.d.comb += self.post.logit_room.eq(kept != depth)
 
 
 class Datapath(ArrayPath):
@@ -152,4 +153,6 @@ class Datapath(ArrayPath):
         ]
         with m.If(taken):
             m.d.sync += last.eq(phase)
-        self.queue_jobs(m, taken, phase)
+        # The others have a cycle more: activations come many later.
+        steps = Pipeline(m, Const(1))
+        self.queue_jobs(m, steps.flags(taken, 1, "taken")[-1], steps.delay(phase, 1, "job"))

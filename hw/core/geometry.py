@@ -339,7 +339,7 @@ class Geometry:
         """The rows of a cluster."""
         columns = self.cols // self.clusters
         return MacParams(
-            self.rows, columns, columns, self.profile.act_bits, self.style, stalls=False)
+            self.rows, columns, columns, self.profile.act_bits, self.style)
 
     @property
     def norm(self) -> NormParams:
@@ -356,8 +356,8 @@ class Geometry:
     @property
     def mlgru(self) -> MlgruParams:
         """An MLGRU lane."""
-        return MlgruParams(self.profile, 1, self.cell_lanes, self.cell_lanes,
-                           trace=self.trace, stalls=False)
+        return MlgruParams(
+            self.profile, 1, self.cell_lanes, self.cell_lanes, trace=self.trace)
 
     @property
     def glu(self) -> GluParams:

@@ -60,13 +60,13 @@ class LogitWeight(wiring.Component):
     """``2^(-u/64)`` of a logit, with ``u`` its distance from the largest times beta: an element
     of ``Sampler.weights``.
 
-    A pipeline of :attr:`latency` steps: difference, product, rounding, table, halvings in
+    A pipeline of :attr:`latency` steps: difference, way, product, rounding, table, halvings in
     eights, the other halvings. No bits are lost: a difference of two logits, the larger first,
     fits the bits of a logit, and a weight halved 17 times or more is zero.
     """
 
-    latency = 6
-    void_step = 4
+    latency = 7
+    void_step = 5
 
     def __init__(self, params: WeightParams) -> None:
         self.params = params
@@ -74,7 +74,7 @@ class LogitWeight(wiring.Component):
         super().__init__({
             "best": In(logit),
             "logit": In(logit),
-            "beta": In(unsigned(BETA_BITS)),    # a step after the logits
+            "beta": In(unsigned(BETA_BITS)),    # two steps after the logits
             "is_void": In(1),       # at void_step: there is no such token, its weight is zero
             "weight": Out(unsigned(params.weight_bits)),
         })
@@ -86,7 +86,7 @@ class LogitWeight(wiring.Component):
 
         # Of a void logit, the difference may be negative: then it means nothing.
         difference = (self.best - self.logit)[:params.profile.logit.bits]
-        difference = steps.register(difference, "difference")
+        difference = steps.delay(difference, 2, "difference")
         product = steps.register(difference * self.beta, "product")
         exponent = steps.register(round_shift(product, params.exponent_shift), "exponent")
 

@@ -11,7 +11,7 @@ from sterna.hw.core.block_memory import read_block_rom, read_ring
 from sterna.hw.core.geometry import Geometry
 from sterna.hw.core.image_reader import weight_fill_layout
 from sterna.hw.core.program import ProgramImage, cluster_words
-from sterna.hw.core.queues import BypassFifo
+from sterna.hw.core.queues import BypassFifo, has_room
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.mac.array_style import CHAIN_COLUMNS, ArrayStyle
@@ -218,12 +218,9 @@ class Products(wiring.Component):
 
     def _room(self, m):
         """Whether the queue of sums has room for one more, and a signal that keeps it."""
-        kept = Signal(range(self.params.sum_depth + 1))
         reserve = Signal()
-        gone = Signal()
-        m.d.comb += gone.eq(self.sums.valid & self.sums.ready)
-        m.d.sync += kept.eq(kept + reserve - gone)
-        return kept != self.params.sum_depth, reserve
+        room = has_room(m, self.params.sum_depth, reserve, self.sums.valid & self.sums.ready)
+        return room, reserve
 
     def _issue(self, m, beat, ready, room, reserve):
         params = self.params

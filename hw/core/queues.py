@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value, unsigned
+from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value, ValueLike, unsigned
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 
-__all__ = ["BypassFifo", "TaskQueue"]
+__all__ = ["BypassFifo", "TaskQueue", "has_room"]
+
+
+def has_room(m: Module, depth: int, reserved: ValueLike, freed: ValueLike) -> Value:
+    """Whether one of ``depth`` places, which are reserved and freed one at a time, is free: a
+    register, whose next value does not wait for the count of places."""
+    kept, full = Signal(range(depth + 1)), Signal()
+    reserved, freed = Value.cast(reserved), Value.cast(freed)
+    m.d.sync += kept.eq(kept + reserved - freed)
+    with m.If(reserved & ~freed):
+        m.d.sync += full.eq(kept == depth - 1)
+    with m.If(freed & ~reserved):
+        m.d.sync += full.eq(0)
+    return ~full
 
 
 class BypassFifo(wiring.Component):

@@ -58,14 +58,12 @@ class _Matrices(_Unit):
         expected = sum(self.program[each].groups * params.row_beats for each in matrices)
         per_tile = params.cols // params.quant_lanes
         while len(self.times) < expected:
-            job = None
             self.post.step()
             self.products.step()
             if coming and not self.busy[self.loading]:
                 phase, matrix = self.loading, coming[0]
                 last = self.chunk == self.words[matrix] - 1
                 if self.chunk == 0:
-                    job = phase
                     self.later(0, self._begin, phase, matrix)
                     self.later(1, self.post.scaled, phase)
                 if last or self.chunk % per_tile == per_tile - 1:
@@ -75,12 +73,13 @@ class _Matrices(_Unit):
                     self.chunk = 0
                     self.later(0, self._loaded, phase)
                     coming.pop(0)
-            self.end_cycle(job)
+            self.end_cycle()
             self.cycle += 1
         return self.times
 
     def _begin(self, phase: int, matrix: int) -> None:
         self.phases[phase].stage = self.program[matrix]
+        self.give_job(phase)
 
     def _loaded(self, phase: int) -> None:
         self.busy[phase] = True
@@ -109,8 +108,7 @@ class _Layer(_Unit):
             self.products.step()
             self.cells.step()
             asked = [self._step_phase(index) for index in range(params.phases)]
-            job = self.choose(asked)
-            self.norm.step(job)
+            self.norm.step(self.choose(asked))
             if coming and (self.word >= self.own or not self.loaded[coming[0]]):
                 self.word += 1
                 if self.word == self.total:
@@ -118,7 +116,7 @@ class _Layer(_Unit):
                     number = coming.pop(0)
                     self.later(levels, self.completed, number // params.batch)
                     self.later(0, self._load, number)
-            self.end_cycle(job)
+            self.end_cycle()
             self.cycle += 1
         return self.times
 

@@ -9,7 +9,7 @@ tools do.
 
 from __future__ import annotations
 
-__all__ = ["BLOCK_RAM", "BLOCK_ROM", "LOGIC_ROM", "NEVER_COLLIDES", "rom_of"]
+__all__ = ["BLOCK_RAM", "BLOCK_ROM", "LOGIC_ROM", "NEVER_COLLIDES"]
 
 BLOCK_RAM = {"ram_style": "block", "syn_ramstyle": "block_ram"}
 BLOCK_ROM = {"rom_style": "block", "ram_style": "block", "syn_romstyle": "block_rom"}
@@ -21,10 +21,3 @@ NEVER_COLLIDES = {"no_rw_check": 1}
 Without this Yosys adds logic behind the block RAMs whose own answer is undefined then, and
 no output register fits between the two.
 """
-
-_SHALLOW = 64
-
-
-def rom_of(depth: int) -> dict[str, str]:
-    """A memory of block RAM, but for few words, however wide: there the tool compares the costs."""
-    return BLOCK_ROM if depth > _SHALLOW else {}

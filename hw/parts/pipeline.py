@@ -8,7 +8,7 @@ from amaranth.lib.wiring import PureInterface
 __all__ = ["Pipeline", "advance_of"]
 
 
-def advance_of(results: PureInterface, *, stalls: bool) -> Value:
+def advance_of(results: PureInterface, *, stalls: bool = True) -> Value:
     """Return whether the pipeline that ends in a stream may move.
 
     It stops while a result waits to be taken; without ``stalls`` none ever does.

@@ -41,7 +41,6 @@ class MlgruParams(Interleaved):
     #: Whether the unit keeps beats of the same word of a tiny state apart. A core, whose
     #: tokens are far longer than the pipeline, does not need it.
     spaced: bool = True
-    stalls: bool = True  #: whether results may have to wait to be taken
 
     def __post_init__(self) -> None:
         check_whole("layers", self.layers, 1, 1024)
@@ -212,8 +211,8 @@ class MlgruUnit(wiring.Component):
 
     One beat per cycle (one in ``params.beat_spacing`` cycles if the whole state has fewer words
     than the pipeline has steps between reading and writing it). The pipeline moves as a whole
-    and stops only while a result waits to be taken, or never without ``stalls``; results appear
-    ``params.latency`` steps after their beat.
+    and stops only while a result waits to be taken; results appear ``params.latency`` steps after
+    their beat.
     """
 
     def __init__(self, params: MlgruParams, table: Sequence[int]) -> None:
@@ -221,14 +220,13 @@ class MlgruUnit(wiring.Component):
         self._table = checked_table(params.profile, table)
         super().__init__({
             "preacts": In(stream.Signature(params.preact_layout)),
-            "states": Out(stream.Signature(
-                params.state_layout, always_ready=not params.stalls)),
+            "states": Out(stream.Signature(params.state_layout)),
         })
 
     def elaborate(self, platform):
         m = Module()
         params = self.params
-        advance = advance_of(self.states, stalls=params.stalls)
+        advance = advance_of(self.states)
         steps = Pipeline(m, advance)
         taken, address, fresh, last = self._take_beats(m, advance)
         filled = steps.flags(taken, params.latency, "filled")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from amaranth.hdl import Const, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -134,7 +134,7 @@ class TernaryMacArray(wiring.Component):
         params, beat = self.params, self.beats.payload
         advance = Signal()
         taken = Signal()
-        steps = Pipeline(m, advance if params.stalls else Const(1, 1))
+        steps = Pipeline(m, advance)
 
         # The pipeline stops only while sums wait; a beat may have to wait for its tables.
         arrives, ready = self.beats.valid, advance
@@ -150,7 +150,7 @@ class TernaryMacArray(wiring.Component):
             m.d.sync += loaded.eq((loaded & ~taken) | filler.done)
             arrives, ready = arrives & usable, ready & usable
         m.d.comb += [
-            advance.eq(advance_of(self.sums, stalls=params.stalls)),
+            advance.eq(advance_of(self.sums)),
             self.beats.ready.eq(ready),
             taken.eq(arrives & advance),
         ]

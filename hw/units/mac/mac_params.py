@@ -31,9 +31,6 @@ class MacParams:
     max_columns: int  #: columns of the widest matrix; a dot product may have fewer
     act_bits: int = 8  #: bits of a signed activation
     style: ArrayStyle = ArrayStyle.GENERIC  #: what the array is built of
-    #: Whether sums may have to wait. Without, ``sums.ready`` is not read and the pipeline never
-    #: stops: no register but the accumulators needs an enable.
-    stalls: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "style", one_of("style", self.style, ArrayStyle))

@@ -448,8 +448,9 @@ class Core(Datapath):
         ]
 
         # Every sequence may still be about to give one, and one is on its way to the queue.
+        depth = max(2 * count, 4)
         m.submodules.token_queue = queue = fifo.SyncFIFO(
-            width=token_layout(params).size, depth=2 * count + 1)
+            width=token_layout(params).size, depth=depth)
         word = Signal(token_layout(params))
         m.d.comb += [
             word.sequence.eq(sampled), word.token.eq(sampler.token),
@@ -474,7 +475,7 @@ class Core(Datapath):
             own = slice(phase * params.batch, (phase + 1) * params.batch)
             begins, ended = self._phase(
                 m, phase, programs[phase], waiting[own], predicts[own], wanted[phase],
-                queue.level <= count)
+                queue.level < depth - count)
             with m.If(begins):
                 m.d.sync += [
                     active[own].eq(waiting[own]), held[own].eq(waiting[own]),

@@ -288,6 +288,9 @@ def report(
              "cycle; 0 for ROMs.")] = 0,
     clock_mhz: Annotated[float | None, typer.Option(
         help="Also show tokens per second at this clock.")] = None,
+    memory: Annotated[float | None, typer.Option(
+        metavar="GB/S", help="Bandwidth of the memory behind the port, in 10^9 bytes per second; a "
+                             "word of the port per cycle if not given.")] = None,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", metavar="FILE.html", help="Write the report as a page.")] = None,
     quiet: QuietOption = False,
@@ -301,16 +304,22 @@ def report(
     Example: sterna report tiny --sequences 4 --clock-mhz 100
     """
     from sterna.hw.core.core_params import CoreParams
+    from sterna.hw.core.cycle_model import MemoryTiming
     from sterna.hw.core.cycle_report import check_clock, cycle_report
     check_file(output, suffix=".html")
     if clock_mhz is not None:
         check_clock(clock_mhz)
+    timing = None
+    if memory is not None:
+        if clock_mhz is None or not port_bits:
+            raise ValueError("--memory is of a core with --port-bits, at a --clock-mhz")
+        timing = MemoryTiming.of_bandwidth(memory, clock_mhz, port_bits)
     limits, shape = _limits(model, config, profile)
     params = CoreParams(limits, rows, cols, sequences=sequences, quant_lanes=quant_lanes,
                         port_bits=port_bits)
     with Stages(quiet) as stage:
         stage("run the cycle model", quick=True)
-        found = cycle_report(params, shape)
+        found = cycle_report(params, shape, timing)
     name = model or f"{config} (no weights)"
     data = {"model": model, **found.as_dict(clock_mhz)}
     if output is not None:

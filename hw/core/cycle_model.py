@@ -8,6 +8,7 @@ the same name, one step a cycle; a pipeline is an event so many cycles later.
 from __future__ import annotations
 
 import enum
+import math
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -47,6 +48,16 @@ class MemoryTiming:
     latency: int = 20
     rate: Fraction = Fraction(1)
     requests: int = 8
+
+    @classmethod
+    def of_bandwidth(cls, gigabytes: float, clock_mhz: float, port_bits: int) -> MemoryTiming:
+        """A memory that gives so many 10^9 bytes per second to a core at a clock: at most a word
+        per cycle. Raises ValueError unless the bandwidth is above 0."""
+        if not 0 < gigabytes < math.inf:
+            raise ValueError(f"the bandwidth must be a positive number of 10^9 bytes per second, "
+                             f"got {gigabytes}")
+        rate = Fraction(8000 * gigabytes / (clock_mhz * port_bits)).limit_denominator(1000)
+        return cls(rate=min(max(rate, Fraction(1, 1000)), Fraction(1)))
 
 
 class Use(enum.StrEnum):

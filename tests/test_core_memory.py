@@ -14,6 +14,7 @@ from amaranth.sim import Simulator as AmaranthSimulator
 from conftest import faulty_weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from native_graphs import random_hgrn_bit
 from simulated_cores import SHAPES, SMALL, Shape, assert_same_model, params_of, requests
 
 from sterna.cli.main import main
@@ -31,6 +32,7 @@ from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.hgrn_bit import WIDTHS, HgrnBitShape
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
 from sterna.sim.core.memory import ImageMemory
@@ -104,6 +106,9 @@ def test_one_verilog_runs_every_model_within_its_limits(tmp_path: Path) -> None:
     params = CoreParams(Limits.of(*models), sequences=2, **SMALL)
     cores = [verilog_files(Core(build_image(model, params)), "core") for model in models]
     assert len({files["core.v"] for files in cores}) == 1
+    other = random_hgrn_bit(HgrnBitShape(d=12, layers=1, dff=20, vocab=40), WIDTHS["S16"])
+    with pytest.raises(ValueError, match="such as hgrn_bit of a converted checkpoint"):
+        build_image(other, params)
     contents = [{name for name in files if name != "core.v" and "__zeros" not in name}
                 for files in cores]
     assert all(names == contents[0] for names in contents)

@@ -61,7 +61,7 @@ class Cells(wiring.Component):
             "starts": In(params.sequences),
             "active": In(params.sequences),
             "begins": In(1),
-            "room": Out(1),
+            "room": Out(1, init=1),
             "elements": Out(element_layout(params)).array(params.phases),
             "elements_valid": Out(1).array(params.phases),
         } | ({"taps": Out(cell_taps(params))} if params.trace else {}))
@@ -187,7 +187,8 @@ class Cells(wiring.Component):
         group = params.batch * params.row_beats
         kept = Signal(range(depth + 1))
         m.d.sync += kept.eq(kept + Mux(self.begins, group, 0) - (waiting & last_part))
-        m.d.comb += self.room.eq(kept <= depth - group)
+        # Two groups never begin in cycles that follow each other, so this may come late.
+        m.d.sync += self.room.eq(kept <= depth - group)
 
         lane_bits = shape.elem_shape.width * params.cell_lanes
         preacts = [ArrayLayout(shape.elem_shape, params.cell_lanes)(steps.register(

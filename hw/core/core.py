@@ -383,19 +383,20 @@ class Core(Datapath):
         will_start, will_predict, warm = Signal(count), Signal(count), Signal(count)
         m.d.comb += [self.cells.active.eq(active), self.cells.starts.eq(starts)]
 
-        # A prompt waits for its sequence, and while the memories take something else.
+        # A prompt waits for its sequence, and while the memories take something else. A sequence
+        # that is free stays so until it takes the prompt.
         prompt, has_prompt = Signal(self.prompts.payload.shape()), Signal()
         asked = prompt.sequence if count > 1 else Const(0, 1)
-        taken = Signal()
+        taken, is_free = Signal(), Signal()
+        m.d.sync += is_free.eq(has_prompt & ~taken & ~(
+            waiting | generating | held | predicts).bit_select(asked, 1))
         with m.If(self.prompts.valid & self.prompts.ready):
             m.d.sync += [prompt.eq(self.prompts.payload), has_prompt.eq(1)]
         with m.If(taken):
             m.d.sync += has_prompt.eq(0)
         m.d.comb += [
             self.prompts.ready.eq(~has_prompt & self._is_running()),
-            taken.eq(has_prompt
-                     & ~(waiting | generating | held | predicts).bit_select(asked, 1)
-                     & ~sampler.sampled & ~sampler.drawing),
+            taken.eq(is_free & ~sampler.sampled & ~sampler.choosing),
             sampler.reseed.eq(taken & prompt.start),
             sampler.seed.eq(prompt.seed), sampler.seed_owner.eq(asked),
         ]
@@ -448,7 +449,7 @@ class Core(Datapath):
         ]
 
         # Every sequence may still be about to give one, and one is on its way to the queue.
-        depth = max(2 * count, 4)
+        depth = max(2 * count, 8 if count > 1 else 4)
         m.submodules.token_queue = queue = fifo.SyncFIFO(
             width=token_layout(params).size, depth=depth)
         word = Signal(token_layout(params))
@@ -469,13 +470,16 @@ class Core(Datapath):
                 will_predict.bit_select(sampled, 1).eq(1),
             ]
 
+        # One more may come in the cycle until this is known.
+        room = Signal()
+        m.d.sync += room.eq(queue.level + 1 < depth - count)
         programs = self._programs(m)
         wanted = [Signal(name=f"wanted{phase}") for phase in range(params.phases)]
         for phase in range(params.phases):
             own = slice(phase * params.batch, (phase + 1) * params.batch)
             begins, ended = self._phase(
-                m, phase, programs[phase], waiting[own], predicts[own], wanted[phase],
-                queue.level < depth - count)
+                m, phase, programs[phase], waiting[own], predicts[own], wanted[phase], room,
+                chosen & ~word.last & (sampler.phase == phase))
             with m.If(begins):
                 m.d.sync += [
                     active[own].eq(waiting[own]), held[own].eq(waiting[own]),
@@ -524,8 +528,9 @@ class Core(Datapath):
             read.addr.eq(Array(index for index, _ in programs)[turn]), read.en.eq(1)]
         return programs
 
-    def _phase(self, m, phase, program, waiting, predicts, wanted, room):
-        """The rounds of a phase; return what is high when one begins, and when it ends."""
+    def _phase(self, m, phase, program, waiting, predicts, wanted, room, goes_on):
+        """The rounds of a phase; return what is high when one begins, and when it ends.
+        ``goes_on``: a sequence of it waits from the next cycle on."""
         params, sampler, embedder = self.params, self.sampler, self.embedder
         index, following = program
         running, embeds = Signal(name=f"running{phase}"), Signal(name=f"embeds{phase}")
@@ -538,9 +543,13 @@ class Core(Datapath):
             m.d.sync += rested.eq(0)
         with m.Elif(rested != _READ_CYCLES):
             m.d.sync += rested.eq(rested + 1)
+        some_wait, some_predict = Signal(name=f"some_wait{phase}"), Signal(
+            name=f"some_predict{phase}")
+        m.d.sync += [some_wait.eq((waiting.any() & ~begins) | goes_on),
+                     some_predict.eq(predicts.any())]
         m.d.comb += [
-            begins.eq((rested == _READ_CYCLES) & ~running & waiting.any() & room),
-            ended.eq((all_complete & (following.kind == StageKind.HEAD) & ~predicts.any())
+            begins.eq((rested == _READ_CYCLES) & ~running & some_wait & room),
+            ended.eq((all_complete & (following.kind == StageKind.HEAD) & ~some_predict)
                      | (sampler.sampled & (sampler.phase == phase)
                         & (sampler.sequence == params.batch - 1))),
         ]

@@ -125,6 +125,7 @@ class _Sequence:
     will_predict: bool = False
     is_warm: bool = False
     left: int = 0
+    known: int = 0      # the cycle from which on a round may begin for it
 
     @property
     def wants(self) -> bool:
@@ -196,6 +197,7 @@ class _Model(Machine):
         self.params: CoreParams = params
         self.sequences = [_Sequence() for _ in range(params.sequences)]
         self.waits: _Prompt | None = None
+        self.is_free = False    # the sequence of that prompt
         self.sampler = _Sampler(self)
         self.reader = _Reader(self, config, memory) if params.port_bits else None
         self.embedder: Any = (_PortEmbedder if params.port_bits else _Embedder)(self)
@@ -254,16 +256,17 @@ class _Model(Machine):
         if waits is None:
             self.waits = prompts.popleft() if prompts else None
             return None
+        if self.is_free and self.sampler.given is None and not self.sampler.is_choosing:
+            self.waits, self.is_free = None, False
+            return waits
         each = self.sequences[waits.sequence]
-        if (self.sampler.given is not None or self.sampler.is_drawing
-                or each.waiting or each.generating or each.held or each.predicts):
-            return None
-        self.waits = None
-        return waits
+        self.is_free = not (each.waiting or each.generating or each.held or each.predicts)
+        return None
 
     def _begin(self, prompt: _Prompt) -> None:
         each = self.sequences[prompt.sequence]
         each.waiting, each.will_predict = True, prompt.predicts
+        each.known = self.cycle + 2
         each.generating = prompt.predicts and prompt.limit > 0
         each.is_warm, each.left = prompt.is_warm, prompt.limit
 
@@ -271,7 +274,7 @@ class _Model(Machine):
         each = self.sequences[number]
         each.left -= 1
         each.generating = each.waiting = each.left > 0
-        each.will_predict = True
+        each.will_predict, each.known = True, self.cycle + 1
         self.result.tokens[number].append(self.cycle + 2)
 
     # Rounds ----------------------------------------------------------------------------
@@ -285,7 +288,7 @@ class _Model(Machine):
         following = self.program[phase.index]
         all_complete = phase.complete == self.params.batch
         begins = (phase.rested == _READ_CYCLES and not phase.running
-                  and any(each.waiting for each in own))
+                  and any(each.waiting and each.known <= self.cycle for each in own))
         given = self.sampler.given
         ended = (all_complete and following.kind is StageKind.HEAD
                  and not any(each.predicts for each in own)) or (
@@ -324,7 +327,7 @@ class _Model(Machine):
     def give_head(self, phase: int, sequence: int, last: bool) -> None:
         # Through the queue at the port, or past it if nobody wants them.
         post = self.post
-        self.later(post.latency + self.own(phase)[sequence].predicts, post.gone)
+        self.later(post.latency + 1 + self.own(phase)[sequence].predicts, post.gone)
         if last and sequence == self.params.batch - 1:
             self.later(post.latency + 1 + _levels(self.params.post_lanes),
                        self.sampler.complete, phase)
@@ -567,13 +570,11 @@ class _Cells:
         self.part = self.kept = 0
         self.waiting: deque[tuple[int, StageKind, bool]] = deque()
         self.begins = False     # a group, in this cycle
-
-    @property
-    def has_room(self) -> bool:
-        return self.kept <= self.model.params.preact_depth - self.group
+        self.has_room = True    # as of the cycle before
 
     def step(self) -> None:
         params = self.model.params
+        self.has_room = self.kept <= params.preact_depth - self.group
         if self.begins:
             self.kept += self.group
             self.begins = False
@@ -807,13 +808,13 @@ class _Sampler:
         words = -(-outputs // model.params.post_lanes)
         way = 2 + LogitWeight.latency + _levels(model.params.post_lanes)
         self.draw = 2 * (words + way) + 6 + 2 * model.params.post_lanes + 1
-        self.is_drawing = False
+        self.is_choosing = False
 
     def step(self) -> int | None:
         """The sequence whose token is there in this cycle."""
         given, self.given = self.given, None
         model = self.model
-        self.is_drawing = False
+        self.is_choosing = False
         if self.busy:
             self.busy -= 1
             if not self.busy:
@@ -827,9 +828,7 @@ class _Sampler:
         elif self.ready:
             self.phase = self.ready.popleft()
             self.chooses = True
-        if self.chooses and not self.busy:
-            each = model.own(self.phase)[self.sequence]
-            self.is_drawing = each.wants and each.is_warm
+        self.is_choosing = self.chooses and not self.busy and not model.params.compact
         return given
 
     def _found(self) -> None:

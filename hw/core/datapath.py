@@ -67,9 +67,11 @@ class ArrayPath(wiring.Component):
         depth, results = self.params.logit_depth, self.post.results
         m.submodules.logit_queue = queue = fifo.SyncFIFO(width=len(Value.cast(word)), depth=depth)
         comes = self.post.results_valid & (results.tag.kind == StageKind.HEAD)
+        steps, wanted = Pipeline(m, Const(1)), Value.cast(wanted)
+        dropped = steps.flags(comes & ~wanted, 1, "dropped")[-1]
         m.d.comb += [
-            queue.w_data.eq(word),
-            queue.w_en.eq(comes & wanted),
+            queue.w_data.eq(steps.register(word, "head")),
+            queue.w_en.eq(steps.flags(comes & wanted, 1, "kept_head")[-1]),
             port.valid.eq(queue.r_rdy & is_open),
             port.payload.eq(queue.r_data),
             queue.r_en.eq(port.ready & is_open),
@@ -77,7 +79,7 @@ class ArrayPath(wiring.Component):
         # What nobody wants is gone as it comes; two may go in a cycle.
         kept = Signal(range(depth + 1))
         gone = port.valid & port.ready
-        m.d.sync += kept.eq(kept + self.post.takes_logits - gone - (comes & ~queue.w_en))
+        m.d.sync += kept.eq(kept + self.post.takes_logits - gone - dropped)
         m.d.comb += self.post.logit_room.eq(kept != depth)
 
 

@@ -280,7 +280,7 @@ class Geometry:
     def logit_depth(self) -> int:
         """Beats of results of a head that wait at the port."""
         if not self.limits.normalizes:
-            return self._in_flight(self.post_latency, self.row_beats)
+            return self._in_flight(self.post_latency + 1, self.row_beats)
         return 4 if self.compact else 16
 
     @property

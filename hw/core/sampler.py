@@ -42,9 +42,9 @@ class TokenSampler(wiring.Component):
     owner, beta : ``Out``, ``In``
         The sequence whose ``beta`` is read in the same cycle.
     seed, seed_owner, reseed : ``In``
-        Starts the numbers of a sequence, with 1 in place of 0; not while ``drawing``.
-    drawing : ``Out(1)``
-        A random number is being drawn.
+        Starts the numbers of a sequence, with 1 in place of 0; not while ``choosing``.
+    choosing : ``Out(1)``
+        In this cycle the number of a sequence may be drawn.
     sampled, phase, sequence, token : ``Out``
         A token; of sequences of which none is asked for, too. In the order of the sequences.
     """
@@ -63,7 +63,7 @@ class TokenSampler(wiring.Component):
             "seed": In(SEED_BITS),
             "seed_owner": In(index),
             "reseed": In(1),
-            "drawing": Out(1),
+            "choosing": Out(1),
             "sampled": Out(1),
             "phase": Out(1),
             "sequence": Out(params.batch_bits),
@@ -110,7 +110,8 @@ class TokenSampler(wiring.Component):
         reading = Signal()
         weights, word_sum, arrived, arrived_word, over = self._weigh(
             m, steps, reading, phase, largest, beta)
-        random = self._random(m)
+        draws_now = Signal()
+        random = self._random(m, draws_now)
         total = Signal(self._units.total_bits)
         share = self._share(m, steps, random, total)
         rest = Signal(self._units.total_bits)
@@ -129,10 +130,10 @@ class TokenSampler(wiring.Component):
                         m.d.sync += [phase.eq(index), flag.eq(0)]
                         m.next = "CHOOSE"
             with m.State("CHOOSE"):
-                m.d.comb += chosen.eq(best.token)
+                m.d.comb += [chosen.eq(best.token), self.choosing.eq(1)]
                 m.d.sync += [largest.eq(best.value), beta.eq(self.beta), total.eq(0)]
                 with m.If(draws):
-                    m.d.comb += self.drawing.eq(1)
+                    m.d.comb += draws_now.eq(1)
                     m.d.sync += reading.eq(1)
                     m.next = "SUM"
                 with m.Else():
@@ -281,7 +282,7 @@ class TokenSampler(wiring.Component):
                 steps.delay(word, way, "arrived_word"),
                 steps.flags(reading & last_word, way, "over")[-1])
 
-    def _random(self, m):
+    def _random(self, m, draws):
         """The random numbers of every sequence; return the one that was drawn last."""
         params = self.params
         m.submodules.states = store = memory.Memory(
@@ -295,11 +296,11 @@ class TokenSampler(wiring.Component):
         drawn = Signal(SEED_BITS, reset_less=True)
         m.d.comb += [
             read.addr.eq(self.owner),
-            write.addr.eq(Mux(self.drawing, self.owner, self.seed_owner)),
-            write.data.eq(Mux(self.drawing, mixed, Mux(self.seed.any(), self.seed, 1))),
-            write.en.eq(self.drawing | self.reseed),
+            write.addr.eq(Mux(self.choosing, self.owner, self.seed_owner)),
+            write.data.eq(Mux(self.choosing, mixed, Mux(self.seed.any(), self.seed, 1))),
+            write.en.eq(draws | self.reseed),
         ]
-        with m.If(self.drawing):
+        with m.If(draws):
             m.d.sync += drawn.eq(mixed)
         return drawn
 

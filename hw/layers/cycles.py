@@ -34,8 +34,8 @@ class _Unit(Machine):
         self.times: list[int] = []
 
     def give_head(self, phase: int, sequence: int, last: bool) -> None:
-        self.later(self.post.latency + 1, self.post.gone)
-        self.times.append(self.cycle + self.post.latency + 1)
+        self.later(self.post.latency + 2, self.post.gone)
+        self.times.append(self.cycle + self.post.latency + 2)
         if last and sequence == self.params.batch - 1:
             self.later(self.post.latency, self.release, phase)
 

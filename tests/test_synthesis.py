@@ -221,7 +221,7 @@ def test_a_verilog_error_is_told(benchmark, tmp_path):
 
 
 @pytest.mark.parametrize(("style", "script", "cells"), [
-    ("generic", "synth_ice40", {"SB_LUT4"}), ("ecp5-table", "synth_ecp5", {"TRELLIS_DPR16X4"}),
+    ("generic", "synth_ice40", {"SB_LUT4"}), ("ecp5-chain", "synth_ecp5", {"CCU2C"}),
     ("xc7-pair", "synth_xilinx -family xc7", {"LUT6_2"})])
 def test_a_layer_maps_from_the_list_for_synthesis(style, script, cells, tmp_path):
     """With the synthesis scripts of the user's own Yosys, without help."""

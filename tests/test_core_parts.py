@@ -5,12 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from amaranth.hdl import Module, Signal
 from cocotb.types import LogicArray
 from hypothesis import given
 from hypothesis import strategies as st
 from stream_bench import Pauses, run_stream
 
-from sterna.hw.core.queues import BypassFifo, TaskQueue
+from sterna.hw.core.queues import BypassFifo, TaskQueue, has_room
 from sterna.hw.testbench.amaranth import run_bench
 from sterna.hw.testbench.job import MonitoredBits
 from sterna.model.config import ModelConfig
@@ -70,6 +71,27 @@ def test_the_queue_of_tasks_is_a_list(depth, data):
             await ctx.tick()
 
     run_bench(dut, testbench)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 5])
+@given(data=st.data())
+def test_room_is_known_in_time(depth, data):
+    patterns = data.draw(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40))
+    module, reserved, freed, free = Module(), Signal(), Signal(), Signal()
+    module.d.comb += free.eq(has_room(module, depth, reserved, freed))
+    kept = 0
+
+    async def bench(ctx):
+        nonlocal kept
+        for wants, goes in patterns:
+            assert ctx.get(free) == (kept < depth)
+            comes, goes = wants and kept < depth, goes and kept > 0
+            ctx.set(reserved, comes)
+            ctx.set(freed, goes)
+            kept += comes - goes
+            await ctx.tick()
+
+    run_bench(module, bench)
 
 
 def monitored(*values: str) -> PortMonitor:

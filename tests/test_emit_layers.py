@@ -274,6 +274,7 @@ def test_a_folder_has_the_name_that_is_asked_for(tmp_path):
     (lambda out: emit_matrix(_EYE, out, rows=5), "rows must be a whole number from 1 to 4, got 5"),
     (lambda out: emit_matrix(_EYE, out, cols=3, lanes=4), r"cols \(3\) must be a multiple of"),
     (lambda out: emit_matrix(_EYE, out, rows=3), r"rows must be a power of two, got 3"),
+    (lambda out: emit_matrix(_EYE, out, cols=1, style="xc7-pair"), "takes pairs of columns"),
     (lambda out: emit_matrix(_EYE, out, style="lut6"), "style must be one of generic, ecp5-chain"),
     (lambda out: emit_matrix(_EYE, out, name="2nd"), "name must be a Verilog name"),
     (lambda out: emit_matrix(_EYE, out, name=None), "name must be a Verilog name"),

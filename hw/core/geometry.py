@@ -140,6 +140,9 @@ class Geometry:
             raise ValueError(
                 f"cols ({self.cols}) must be a multiple of clusters ({self.clusters}) times "
                 f"quant_lanes ({self.quant_lanes})")
+        if self.style is ArrayStyle.XC7_PAIR and self.cols // self.clusters % 2:
+            raise ValueError(f"{self.style} takes pairs of columns: cols ({self.cols}) over "
+                             f"clusters ({self.clusters}) must be even")
         if self.port_bits:
             self._check_port()
 

@@ -13,13 +13,16 @@ __all__ = ["BypassFifo", "TaskQueue", "has_room"]
 
 def has_room(m: Module, depth: int, reserved: ValueLike, freed: ValueLike) -> Value:
     """Whether one of ``depth`` places, which are reserved and freed one at a time, is free: a
-    register, whose next value does not wait for the count of places."""
-    kept, full = Signal(range(depth + 1)), Signal()
+    register, whose next value does not wait for the count of places, which is a cycle late."""
     reserved, freed = Value.cast(reserved), Value.cast(freed)
-    m.d.sync += kept.eq(kept + reserved - freed)
-    with m.If(reserved & ~freed):
-        m.d.sync += full.eq(kept == depth - 1)
-    with m.If(freed & ~reserved):
+    more, fewer = reserved & ~freed, freed & ~reserved
+    kept, full = Signal(range(depth + 1)), Signal()
+    came, went = Signal(), Signal()
+    m.d.sync += [came.eq(more), went.eq(fewer), kept.eq(kept + came - went)]
+    with m.If(more):
+        m.d.sync += full.eq(Mux(
+            came, kept == depth - 2, Mux(went, kept == depth, kept == depth - 1)))
+    with m.If(fewer):
         m.d.sync += full.eq(0)
     return ~full
 

@@ -62,7 +62,7 @@ def _sizes(
         rows = 1 << min(most_rows, _ROWS).bit_length() - 1
     check_whole("rows", rows, 1, most_rows)
     if lanes is None and cols is None:
-        lanes = min(1 << (most_columns - 1).bit_length(), _LANES)
+        lanes = min(max(1 << (most_columns - 1).bit_length(), 2), _LANES)
     if lanes is not None:
         check_whole("lanes", lanes, 1, 256)
     whole = -(-most_columns // (lanes or 1)) * (lanes or 1)

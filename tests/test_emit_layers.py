@@ -97,7 +97,7 @@ def _run(unit, inputs, outputs, words, expected, pauses) -> StreamRun:
 
 
 def check_cycles(params, run: StreamRun, vectors: list[int]) -> None:
-    """Hold every cycle in which a result is there to the model, and the stated ones to both."""
+    """Hold every cycle in which a result is there to the model."""
     assert [at - run.sent_at[0] for at in run.taken_at] == result_times(params, vectors)
 
 

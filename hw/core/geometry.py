@@ -19,10 +19,13 @@ from sterna.hw.units.mlgru import MlgruParams
 from sterna.model.checks import check_whole, one_of
 from sterna.model.profile import NumericProfile
 
-__all__ = ["MAX_SLOTS", "Geometry", "ProgramLimits", "StageKind", "StageLimits"]
+__all__ = ["FRONT_STEPS", "MAX_SLOTS", "Geometry", "ProgramLimits", "StageKind", "StageLimits"]
 
 MAX_SLOTS = 3
 """Most matrices interleaved in a stage: f, c and g."""
+
+FRONT_STEPS = 3
+"""Cycles from taking sums to requantising them: choice of lanes, way, number of -1 weights."""
 
 
 class StageKind(enum.IntEnum):
@@ -397,9 +400,8 @@ class Geometry:
 
     @property
     def post_latency(self) -> int:
-        """Cycles of the post-processor from a beat of sums to its results: choice of lanes, way,
-        count of -1 weights, and the requantiser."""
-        return 3 + (self.requantize.latency if self.limits.requantizes else 0)
+        """Cycles of the post-processor from a beat of sums to its results."""
+        return FRONT_STEPS + (self.requantize.latency if self.limits.requantizes else 0)
 
     # Payloads ----------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.block_memory import read_block_rom, read_ring
-from sterna.hw.core.geometry import MAX_SLOTS, Geometry, StageKind
+from sterna.hw.core.geometry import FRONT_STEPS, MAX_SLOTS, Geometry, StageKind
 from sterna.hw.core.image_reader import header_fill_layout
 from sterna.hw.core.norm import scale_layout
 from sterna.hw.core.products import sequence_of
@@ -19,7 +19,6 @@ from sterna.hw.parts.requantize import Requantize
 
 __all__ = ["Post", "result_layout", "sum_tap"]
 
-_FRONT_STEPS = 3    # from taking sums to the requantiser: choice of lanes, way, count of -1
 _BIAS_STEPS = 2     # from the address of a bias to the bias
 
 _FIELDS = {StageKind.MLGRU: "z", StageKind.GLU: "z", StageKind.RESIDUAL: "update",
@@ -118,8 +117,8 @@ class Post(wiring.Component):
             steps.delay(sums, _BIAS_STEPS, "sums"))
         accs = [steps.register((sum_ + each.minus)[:params.sum_bits].as_signed(), f"acc{lane}")
                 for lane, (sum_, each) in enumerate(zip(sums, word, strict=True))]
-        valid = steps.flags(taken, _FRONT_STEPS, "taken")[-1]
-        m.d.comb += Value.cast(self.coming).eq(steps.delay(tag, _FRONT_STEPS, "tag"))
+        valid = steps.flags(taken, FRONT_STEPS, "taken")[-1]
+        m.d.comb += Value.cast(self.coming).eq(steps.delay(tag, FRONT_STEPS, "tag"))
         if params.limits.requantizes:
             self._requantize(m, steps, valid, accs, word, tag)
         else:
@@ -147,7 +146,7 @@ class Post(wiring.Component):
             Value.cast(self.results.tag).eq(results.tag),
         ]
         if numbers.select_bits:
-            m.d.comb += inputs.shift.eq(steps.delay(shift, _FRONT_STEPS, "shift"))
+            m.d.comb += inputs.shift.eq(steps.delay(shift, FRONT_STEPS, "shift"))
         if params.trace:
             m.d.comb += self.results.full.eq(results.full)
         for lane, acc in enumerate(accs):
@@ -239,7 +238,7 @@ class Post(wiring.Component):
             m, steps, "headers", word, params.ring * params.row_beats, fill, address))
 
     def _scales(self, m, steps, tag):
-        """The scale of a beat, ``_FRONT_STEPS`` after it."""
+        """The scale of a beat, ``FRONT_STEPS`` after it."""
         params, scales = self.params, self.scales
         m.submodules.scales = store = memory.Memory(
             shape=unsigned(params.profile.scale_bits), depth=params.sequences * 4, init=[],
@@ -252,4 +251,4 @@ class Post(wiring.Component):
             read.addr.eq(steps.delay(
                 Cat(tag.slot, sequence_of(params, tag.phase, tag.sequence)), 1, "scale_of")),
         ]
-        return steps.delay(read.data, _FRONT_STEPS - 1, "scale")
+        return steps.delay(read.data, FRONT_STEPS - 1, "scale")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache
 
@@ -39,8 +40,9 @@ class _Unit(Machine):
         if last and sequence == self.params.batch - 1:
             self.later(self.post.latency, self.release, phase)
 
+    @abstractmethod
     def release(self, phase: int) -> None:
-        raise NotImplementedError
+        """The results of a phase are out: its vectors may come."""
 
 
 class _Matrices(_Unit):

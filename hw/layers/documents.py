@@ -18,7 +18,8 @@ from sterna.model.layers.layer import input_bits
 
 __all__ = [
     "act_values", "layer_sections", "layer_summary", "layer_vectors",
-    "matrix_sections", "matrix_summary", "matrix_vectors", "result_values", "vector_values"]
+    "matrix_sections", "matrix_summary", "matrix_vectors", "result_values", "result_words",
+    "vector_values"]
 
 _MOST_VALUES = 6000
 """Values sent and expected in a phase after which no further vector is added."""
@@ -92,8 +93,8 @@ def matrix_vectors(
 def layer_vectors(
     layer: Layer, params: LayerParams, ports: UnitPorts, cycles: UnitCycles,
 ) -> Vectors:
-    """Two short sequences of random vectors, with a silent and an extreme one among them; with
-    several sequences all see the same, at other times."""
+    """Random vectors that begin anew once, with a silent and an extreme one among them, for each
+    sequence."""
     rng = np.random.default_rng(0)
     limit = 1 << (input_bits(layer.profile) - 1)
     count = params.sequences
@@ -113,8 +114,9 @@ def layer_vectors(
                 params, x, start=start, sequence=sequence))
             results.append((sequence, y[0]))
         expected += result_words(params, ports, results)
-    return Vectors([VectorPhase("two sequences", {"vectors": inputs}, {"results": expected})],
-                   patience=_patience(cycles.latency))
+    return Vectors(
+        [VectorPhase("random and extreme vectors", {"vectors": inputs}, {"results": expected})],
+        patience=_patience(cycles.latency))
 
 
 def result_words(
@@ -186,7 +188,7 @@ def layer_sections(layer: Layer, params: LayerParams, cycles: UnitCycles) -> str
     start = (" `start` with the first word says that the vector begins a sequence; the first "
              "vector of each after a reset begins one in any case." if params.has_state else "")
     several = _SEQUENCES.format(
-        count=params.sequences, batch=params.batch) if params.sequences > 1 else ""
+        last=params.sequences - 1, batch=params.batch) if params.sequences > 1 else ""
     return _LAYER.format(
         lanes=params.post_lanes, words=params.words_in(0, params.post_lanes),
         columns=layer.columns, outputs=layer.rows,
@@ -227,8 +229,8 @@ vector may come every {period:g}.
 _SEQUENCES = """
 ## Sequences
 
-`sequence` is that of a vector, 0 to {count} less one, the same in all of its words, which come one
-after the other. Sequences are worked on by {batch}: once a vector of each has come, they go through
-together, and another vector of one is taken when the results of all of them have left the
-post-processor. Their results take turns, the rows of the array of each.
+`sequence` is the number of a vector's sequence, from 0 to {last}, the same in all of its words,
+which come one after the other. Sequences are worked on by {batch}: once a vector of each has come,
+they go through together, and another vector of one is taken when the results of all of them have
+left the post-processor. Their results take turns, the rows of the array of each.
 """

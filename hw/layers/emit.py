@@ -65,11 +65,11 @@ def _sizes(
         lanes = min(max(1 << (most_columns - 1).bit_length(), 2), _LANES)
     if lanes is not None:
         check_whole("lanes", lanes, 1, 256)
-    whole = -(-most_columns // (lanes or 1)) * (lanes or 1)
+    unit = lanes or _LANES
+    whole = -(-most_columns // unit) * unit
     if cols is None:
-        assert lanes is not None
-        cols = max(min(_COLS, whole) // lanes, 1) * lanes
-    check_whole("cols", cols, 1, max(whole, -(-most_columns // _LANES) * _LANES))
+        cols = max(min(_COLS, whole) // unit, 1) * unit
+    check_whole("cols", cols, 1, whole)
     return {"rows": rows, "cols": cols, "quant_lanes": lanes or 0,
             "style": one_of("style", style, ArrayStyle)}
 

@@ -37,7 +37,7 @@ class LayerParams(Geometry):
 
     @property
     def planned(self) -> list[Stage]:
-        """The stages, with names of their matrices: ``matrix0``, or ``stage1.slot0``."""
+        """The stages, whose matrices have the names of :meth:`matrix_name`."""
         shapes: dict[str, tuple[int, int]] = {}
         stages = []
         for index, each in enumerate(self.limits.program):

@@ -54,7 +54,7 @@ class MatrixUnit(ArrayPath):
         part, tile = Signal.like(products.acts.chunk), Signal.like(products.acts.tile)
         chunk, tile_ends = Signal(range(max(params.chunks, 2))), Signal()
         several = len(self.image.stages) > 1
-        matrix, kept = Const(0, 1), Const(0, 1)
+        matrix = Const(0, 1)
         if several:
             kept = Signal.like(acts.payload.matrix)
             matrix = Mux(first, acts.payload.matrix, kept)
@@ -87,7 +87,6 @@ class MatrixUnit(ArrayPath):
         m.d.comb += [products.acts.eq(late), products.acts_valid.eq(late_valid)]
 
         stages = []
-        matrices = [Signal.like(kept, name=f"matrix{phase}") for phase in range(2)]
         for phase in range(2):
             stage = Signal(params.stage_layout, name=f"stage{phase}", reset_less=True)
             with m.If(begins & (loading == phase)):
@@ -95,6 +94,7 @@ class MatrixUnit(ArrayPath):
             m.d.comb += [unit.stages[phase].eq(stage) for unit in (products, post)]
             stages.append(stage)
         if several:
+            matrices = [Signal.like(kept, name=f"matrix{phase}") for phase in range(2)]
             with m.If(begins):
                 m.d.sync += [kept.eq(matrix), Array(matrices)[loading].eq(matrix)]
         # The scale of a matrix is a constant, known as its vector begins.

@@ -21,7 +21,7 @@ class NormParams:
     >>> from sterna.model.profile import S16
     >>> params = NormParams(S16, channels=128)
     >>> params.y_bits, params.low_bits, params.r_bits, params.root.latency
-    (16, 17, 31, 8)
+    (16, 17, 31, 7)
     """
 
     profile: NumericProfile  #: formats of every number

@@ -185,10 +185,13 @@ class Cells(wiring.Component):
             with m.If(last_part):
                 m.d.sync += out_place.eq(out_place + 1)
         group = params.batch * params.row_beats
-        kept = Signal(range(depth + 1))
-        m.d.sync += kept.eq(kept + Mux(self.begins, group, 0) - (waiting & last_part))
-        # Two groups never begin in cycles that follow each other, so this may come late.
-        m.d.sync += self.room.eq(kept <= depth - group)
+        # A group is counted a cycle after it begins. Two never begin in cycles that follow each
+        # other, so what there is room for may come late.
+        kept, begun = Signal(range(depth + 1)), Signal()
+        m.d.sync += [
+            begun.eq(self.begins),
+            kept.eq(kept + Mux(begun, group, 0) - (waiting & last_part)),
+            self.room.eq(kept <= Mux(begun, depth - 2 * group, depth - group))]
 
         lane_bits = shape.elem_shape.width * params.cell_lanes
         preacts = [ArrayLayout(shape.elem_shape, params.cell_lanes)(steps.register(

@@ -411,7 +411,7 @@ class Core(Datapath):
 
         sampled = sequence_of(params, sampler.phase, sampler.sequence)
         sampled = sampled if len(sampled) else Const(0, 1)
-        chosen = sampler.sampled & sampler.wanted.bit_select(sampled, 1)
+        chosen = sampler.chosen
         m.d.comb += [sampler.wanted.eq(generating & predicts), sampler.warm.eq(warm)]
         m.submodules.settings = store = memory.Memory(
             shape=StructLayout({

@@ -814,7 +814,6 @@ class _Sampler:
         """The sequence whose token is there in this cycle."""
         given, self.given = self.given, None
         model = self.model
-        self.is_choosing = False
         if self.busy:
             self.busy -= 1
             if not self.busy:
@@ -828,7 +827,9 @@ class _Sampler:
         elif self.ready:
             self.phase = self.ready.popleft()
             self.chooses = True
-        self.is_choosing = self.chooses and not self.busy and not model.params.compact
+        # Also in the cycle after, in which the random number that follows is kept.
+        self.is_choosing = (
+            self.chooses and self.busy in (0, self.draw) and not model.params.compact)
         return given
 
     def _found(self) -> None:

@@ -76,11 +76,12 @@ class ArrayPath(wiring.Component):
             port.payload.eq(queue.r_data),
             queue.r_en.eq(port.ready & is_open),
         ]
-        # What nobody wants is gone as it comes; two may go in a cycle.
-        kept = Signal(range(depth + 1))
+        # What nobody wants is gone as it comes; two may go in a cycle. What comes is counted a
+        # cycle late.
+        kept, came = Signal(range(depth + 1)), Signal()
         gone = port.valid & port.ready
-        m.d.sync += kept.eq(kept + self.post.takes_logits - gone - dropped)
-        m.d.comb += self.post.logit_room.eq(kept != depth)
+        m.d.sync += [came.eq(self.post.takes_logits), kept.eq(kept + came - gone - dropped)]
+        m.d.comb += self.post.logit_room.eq(Mux(came, kept != depth - 1, kept != depth))
 
 
 class Datapath(ArrayPath):
@@ -113,6 +114,7 @@ class Datapath(ArrayPath):
         join_norm(m, norm, self.stores, sources)
         m.d.comb += [
             products.acts.eq(norm.acts), products.acts_valid.eq(norm.acts_valid),
+            products.coming.eq(norm.coming), products.coming_valid.eq(norm.coming_valid),
             post.scales.eq(norm.scales), post.scales_valid.eq(norm.scales_valid),
             post.scaled.eq(norm.scaled), post.scaled_phase.eq(norm.scaled_phase),
         ]

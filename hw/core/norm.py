@@ -8,7 +8,7 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.geometry import MAX_SLOTS, Geometry
-from sterna.hw.core.products import act_layout, sequence_of
+from sterna.hw.core.products import act_layout, coming_layout, sequence_of
 from sterna.hw.parts.arithmetic import round_shift, square_of, square_parts
 from sterna.hw.parts.digit_serial import ConstantDivider, IntegerRoot
 from sterna.hw.parts.pipeline import Pipeline
@@ -52,12 +52,12 @@ class Norm(wiring.Component):
         Whose maximum is read, ``maximum``, in the same cycle; it is used from the next one on.
     read_phase, read_sequence, chunk : ``Out``
         Which chunk is read, ``word``, two cycles later.
-    acts, acts_valid : ``Out``
-        Activations.
+    acts, acts_valid, coming, coming_valid : ``Out``
+        Activations, and what is known of them a cycle before.
     scales, scales_valid : ``Out``
         Scales of each slot.
     scaled, scaled_phase : ``Out(1)``
-        With the next cycle a sequence's scales begin to come, one a cycle.
+        From the cycle after the next on a sequence's scales come, one a cycle.
     taps : ``Out(norm_taps(params))``, with a trace
     """
 
@@ -77,6 +77,8 @@ class Norm(wiring.Component):
             "word": In(ArrayLayout(signed(norm.y_bits), params.quant_lanes)),
             "acts": Out(act_layout(params)),
             "acts_valid": Out(1),
+            "coming": Out(coming_layout()),
+            "coming_valid": Out(1),
             "scales": Out(scale_layout(params)),
             "scales_valid": Out(1),
             "scaled": Out(1),
@@ -234,8 +236,12 @@ class Norm(wiring.Component):
         for name, value in (("phase", self.read_phase), ("sequence", self.read_sequence),
                             ("tile", tile), ("chunk", part), ("tile_ends", tile_ends),
                             ("last", last)):
-            m.d.comb += acts[name].eq(steps.delay(value, way + 3, f"acts_{name}"))
-        m.d.comb += [self.acts.eq(acts), self.acts_valid.eq(valid[-1])]
+            before = steps.delay(value, way + 2, f"acts_{name}")
+            m.d.comb += acts[name].eq(steps.register(before, f"acts_{name}"))
+            if name in self.coming.shape().members:
+                m.d.comb += self.coming[name].eq(before)
+        m.d.comb += [self.acts.eq(acts), self.acts_valid.eq(valid[-1]),
+                     self.coming_valid.eq(valid[-2])]
         return (valid[-1], steps.delay(first, way + 3, "acts_first"),
                 steps.delay(all_zero, way + 3, "acts_silent"), acts)
 
@@ -290,7 +296,7 @@ class Norm(wiring.Component):
         product = steps.register(v * mantissa, "product")
         scale = round_shift(product, profile.combine_shift)[:profile.scale_bits]
         m.d.comb += [
-            self.scaled.eq(active & (slot == 0)), self.scaled_phase.eq(owner.phase),
+            self.scaled.eq(rooted), self.scaled_phase.eq(whose.phase),
             self.scales_valid.eq(steps.flags(active, 1, "scaled")[-1]),
             self.scales.phase.eq(steps.delay(owner.phase, 1, "scale_phase")),
             self.scales.sequence.eq(steps.delay(owner.sequence, 1, "scale_sequence")),

@@ -13,6 +13,7 @@ from sterna.hw.core.image_reader import header_fill_layout
 from sterna.hw.core.norm import scale_layout
 from sterna.hw.core.products import sequence_of
 from sterna.hw.core.program import ProgramImage
+from sterna.hw.core.queues import arrivals
 from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.requantize import Requantize
@@ -163,15 +164,10 @@ class Post(wiring.Component):
         part = Signal(range(max(params.row_beats, 2)))
         group = Signal(range(max(params.most_beats // params.row_beats, 2)))
         left = Signal(range(params.most_headers + 1))
-        counts = Array(Signal(range(params.batch + 1), name=f"scaled{i}")
-                       for i in range(params.phases))
-        with m.If(self.scaled):
-            m.d.sync += counts[self.scaled_phase].eq(counts[self.scaled_phase] + 1)
-        with m.If(self.fresh):
-            m.d.sync += counts[self.fresh_phase].eq(0)
+        counts = arrivals(m, self, self.scaled, self.scaled_phase)
 
         # Of the beat that is next, known a cycle ahead.
-        is_head, begins, last_header = Signal(), Signal(), Signal()
+        ready, is_head, begins, last_header = Signal(), Signal(), Signal(), Signal()
         last_slot_number = Signal(2)
         last_part, last_sequence, last_slot = Signal(), Signal(), Signal()
         sequence_ends, group_ends = Signal(), Signal()
@@ -179,7 +175,7 @@ class Post(wiring.Component):
             last_part.eq(part == params.row_beats - 1),
             last_sequence.eq(tag.sequence == params.batch - 1),
             last_slot.eq(tag.slot == last_slot_number),
-            taken.eq(active & self.sums.valid & (tag.sequence < counts[tag.phase])
+            taken.eq(active & self.sums.valid & ready
                      & Mux(is_head, self.logit_room, self.cell_room | ~begins)),
             self.sums.ready.eq(taken & last_part),
             self.begins.eq(taken & begins),
@@ -195,8 +191,10 @@ class Post(wiring.Component):
         ]
         with m.If(taken):
             m.d.sync += [part.eq(Mux(last_part, 0, part + 1)), begins.eq(0)]
+        m.d.sync += ready.eq(tag.sequence < counts[tag.phase])
         with m.If(sequence_ends):
-            m.d.sync += tag.sequence.eq(Mux(last_sequence, 0, tag.sequence + 1))
+            following = Mux(last_sequence, 0, tag.sequence + 1)
+            m.d.sync += [tag.sequence.eq(following), ready.eq(following < counts[tag.phase])]
         with m.If(group_ends):
             m.d.sync += [left.eq(left - 1), last_header.eq(left == 2), header.eq(header + 1),
                          tag.slot.eq(Mux(last_slot, 0, tag.slot + 1)),
@@ -208,6 +206,7 @@ class Post(wiring.Component):
             stage = Array(self.stages)[self.jobs.payload]
             m.d.sync += [
                 active.eq(self.jobs.valid), tag.phase.eq(self.jobs.payload), group.eq(0),
+                ready.eq(counts[self.jobs.payload].any()),
                 left.eq(stage.headers), last_header.eq(stage.headers == 1),
                 tag.kind.eq(stage.kind),
                 is_head.eq(stage.kind == StageKind.HEAD), last_slot_number.eq(stage.last_slot),

@@ -11,7 +11,7 @@ from sterna.hw.core.block_memory import read_block_rom, read_ring
 from sterna.hw.core.geometry import Geometry
 from sterna.hw.core.image_reader import weight_fill_layout
 from sterna.hw.core.program import ProgramImage, cluster_words
-from sterna.hw.core.queues import BypassFifo, has_room
+from sterna.hw.core.queues import BypassFifo, arrivals, has_room
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.mac.array_style import CHAIN_COLUMNS, ArrayStyle
@@ -32,6 +32,11 @@ def act_layout(params: Geometry) -> StructLayout:
         "phase": 1, "sequence": params.batch_bits, "tile": range(max(params.tiles, 2)),
         "chunk": range(max(per_tile, 2)), "tile_ends": 1, "last": 1,
         "q": ArrayLayout(signed(params.profile.act_bits), params.quant_lanes)})
+
+
+def coming_layout() -> StructLayout:
+    """What is known of a chunk of activations a cycle before it comes."""
+    return StructLayout({"phase": 1, "tile_ends": 1, "last": 1})
 
 
 def beat_layout(params: Geometry) -> StructLayout:
@@ -152,6 +157,8 @@ class Products(wiring.Component):
         The stage of each phase, while it is worked on.
     acts, acts_valid : ``In``
         Activations, chunk by chunk.
+    coming, coming_valid : ``In``
+        Of the activations that come in the next cycle, ``phase``, ``tile_ends`` and ``last``.
     fresh, fresh_phase : ``In(1)``
         The vectors of a phase are not there any more.
     fill : ``In(weight_fill_layout(params))``, with a port
@@ -170,6 +177,8 @@ class Products(wiring.Component):
             "stages": In(params.stage_layout).array(params.phases),
             "acts": In(act_layout(params)),
             "acts_valid": In(1),
+            "coming": In(coming_layout()),
+            "coming_valid": In(1),
             "fresh": In(1),
             "fresh_phase": In(1),
             "word_used": Out(1),
@@ -180,32 +189,25 @@ class Products(wiring.Component):
         m = Module()
         params = self.params
         beat = Signal(beat_layout(params))
-        ready = self._ready(m, beat)
-        if params.port_bits:
-            ready = ready & self._has_word(m)
-        room, reserve = self._room(m)
-        self._issue(m, beat, ready, room, reserve)
+        self._issue(m, beat)
         self._array(m, beat)
         return m
 
-    def _ready(self, m, beat):
-        """Whether the activations of the beat are there."""
-        params, acts = self.params, self.acts
-        counts = Array(Signal(range(params.batch + 1), name=f"sequences{i}")
-                       for i in range(params.phases))
+    def _are_there(self, m):
+        """Return what tells whether the activations of a tile of a sequence are there, or come in
+        this cycle, if those before them do."""
+        params, coming = self.params, self.coming
+        counts = arrivals(m, self, self.coming_valid & coming.last, coming.phase)
         tiles = Signal(range(params.tiles + 1))
         phase = Signal()
-        with m.If(self.acts_valid):
-            m.d.sync += phase.eq(acts.phase)
-            with m.If(acts.last):
-                m.d.sync += [counts[acts.phase].eq(counts[acts.phase] + 1), tiles.eq(0)]
-            with m.Elif(acts.tile_ends):
+        with m.If(self.coming_valid):
+            m.d.sync += phase.eq(coming.phase)
+            with m.If(coming.last):
+                m.d.sync += tiles.eq(0)
+            with m.Elif(coming.tile_ends):
                 m.d.sync += tiles.eq(tiles + 1)
-        with m.If(self.fresh):
-            m.d.sync += counts[self.fresh_phase].eq(0)
-        count = counts[beat.phase]
-        return (beat.sequence < count) | (
-            (beat.sequence == count) & (phase == beat.phase) & (beat.tile < tiles))
+        return lambda whose, sequence, tile: (sequence < counts[whose]) | (
+            (sequence == counts[whose]) & (phase == whose) & (tile < tiles))
 
     def _has_word(self, m):
         """Whether the weight word of the beat is there: in the first cluster, and by the time the
@@ -216,16 +218,13 @@ class Products(wiring.Component):
         m.d.sync += [kept.eq(left), some.eq(left != 0)]
         return some
 
-    def _room(self, m):
-        """Whether the queue of sums has room for one more, and a signal that keeps it."""
-        reserve = Signal()
-        room = has_room(m, self.params.sum_depth, reserve, self.sums.valid & self.sums.ready)
-        return room, reserve
-
-    def _issue(self, m, beat, ready, room, reserve):
+    def _issue(self, m, beat):
         params = self.params
-        active = Signal()
+        active, reserve = Signal(), Signal()
+        room = has_room(m, params.sum_depth, reserve, self.sums.valid & self.sums.ready)
+        are_there = self._are_there(m)
         # Of the beat that is next, known a cycle ahead.
+        ready = Signal()
         last_sequence, last_tile, last_header = (
             Signal(init=params.batch == 1), Signal(), Signal())
         tiles = Signal(params.stage_layout["tiles"].shape)
@@ -233,7 +232,8 @@ class Products(wiring.Component):
         sequence_ends, tile_ends, job_ends = Signal(), Signal(), Signal()
         m.d.comb += [
             beat.last.eq(last_tile),
-            beat.valid.eq(active & ready & (room | ~last_tile)),
+            beat.valid.eq(active & ready & (room | ~last_tile) & (
+                self._has_word(m) if params.port_bits else 1)),
             reserve.eq(beat.valid & last_tile),
             sequence_ends.eq(beat.valid & last_sequence),
             tile_ends.eq(sequence_ends & last_tile),
@@ -241,11 +241,14 @@ class Products(wiring.Component):
             self.jobs.ready.eq(~active | job_ends),
             self.word_used.eq(sequence_ends),
         ]
-        if params.batch > 1:
-            with m.If(beat.valid):
-                m.d.sync += [
-                    beat.sequence.eq(Mux(last_sequence, 0, beat.sequence + 1)),
-                    last_sequence.eq(beat.sequence == params.batch - 2)]
+        m.d.sync += ready.eq(are_there(beat.phase, beat.sequence, beat.tile))
+        with m.If(beat.valid):
+            # After the last sequence, those of the next tile that are before the last are there.
+            following = Mux(last_sequence, 0, beat.sequence + 1)
+            m.d.sync += [
+                beat.sequence.eq(following), last_sequence.eq(following == params.batch - 1),
+                ready.eq(are_there(
+                    beat.phase, following, beat.tile + (params.batch == 1)))]
         with m.If(sequence_ends):
             m.d.sync += [
                 beat.weight.eq(beat.weight + 1), beat.first.eq(last_tile),
@@ -257,7 +260,8 @@ class Products(wiring.Component):
             stage = Array(self.stages)[self.jobs.payload]
             m.d.sync += [
                 active.eq(self.jobs.valid), beat.phase.eq(self.jobs.payload),
-                beat.first.eq(1), headers.eq(stage.headers), last_header.eq(stage.headers == 1),
+                ready.eq(are_there(self.jobs.payload, 0, 0)), beat.first.eq(1),
+                headers.eq(stage.headers), last_header.eq(stage.headers == 1),
                 tiles.eq(stage.tiles), last_tile.eq(stage.tiles == 1)]
             if not params.port_bits:
                 m.d.sync += beat.weight.eq(stage.weight)

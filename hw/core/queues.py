@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value, ValueLike, unsigned
+from amaranth.hdl import Array, Const, Module, Mux, Shape, Signal, Value, ValueLike, unsigned
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 
-__all__ = ["BypassFifo", "TaskQueue", "has_room"]
+__all__ = ["BypassFifo", "TaskQueue", "arrivals", "has_room"]
 
 
 def has_room(m: Module, depth: int, reserved: ValueLike, freed: ValueLike) -> Value:
@@ -25,6 +25,18 @@ def has_room(m: Module, depth: int, reserved: ValueLike, freed: ValueLike) -> Va
     with m.If(fewer):
         m.d.sync += full.eq(0)
     return ~full
+
+
+def arrivals(m: Module, unit, comes: ValueLike, phase: ValueLike) -> Array:
+    """How many of the vectors, or scales, of each phase have come to a unit since they were
+    ``fresh``."""
+    counts = []
+    for index in range(unit.params.phases):
+        count = Signal(range(unit.params.batch + 1), name=f"came{index}")
+        fresh = unit.fresh & (unit.fresh_phase == index)
+        m.d.sync += count.eq(Mux(fresh, 0, count) + (comes & (phase == index)))
+        counts.append(count)
+    return Array(counts)
 
 
 class BypassFifo(wiring.Component):

@@ -44,9 +44,9 @@ class TokenSampler(wiring.Component):
     seed, seed_owner, reseed : ``In``
         Starts the numbers of a sequence, with 1 in place of 0; not while ``choosing``.
     choosing : ``Out(1)``
-        In this cycle the number of a sequence may be drawn.
-    sampled, phase, sequence, token : ``Out``
-        A token; of sequences of which none is asked for, too. In the order of the sequences.
+        In this cycle the number of a sequence may be drawn, or is kept.
+    sampled, chosen, phase, sequence, token : ``Out``
+        A token, in the order of the sequences; ``chosen`` if one is asked for.
     """
 
     def __init__(self, params: CoreParams) -> None:
@@ -65,6 +65,7 @@ class TokenSampler(wiring.Component):
             "reseed": In(1),
             "choosing": Out(1),
             "sampled": Out(1),
+            "chosen": Out(1),
             "phase": Out(1),
             "sequence": Out(params.batch_bits),
             "token": Out(params.token_bits),
@@ -79,18 +80,19 @@ class TokenSampler(wiring.Component):
 
         phase, sequence = Signal(), Signal(params.batch_bits)
         last = Signal()
-        found, chosen = Signal(), Signal(params.token_bits)
+        found, token, wanted = Signal(), Signal(params.token_bits), Signal()
         m.d.comb += [
             self.owner.eq(sequence_of(params, phase, sequence)),
             last.eq(sequence == params.batch - 1),
+            wanted.eq(self.wanted.bit_select(self.owner, 1)),
         ]
         m.d.sync += [
-            self.sampled.eq(found), self.phase.eq(phase), self.sequence.eq(sequence),
-            self.token.eq(chosen)]
+            self.sampled.eq(found), self.chosen.eq(found & wanted), self.phase.eq(phase),
+            self.sequence.eq(sequence), self.token.eq(token)]
         with m.If(found):
             m.d.sync += sequence.eq(Mux(last, 0, sequence + 1))
         if params.compact:
-            m.d.comb += chosen.eq(best.token)
+            m.d.comb += token.eq(best.token)
             with m.If(~found):
                 for index, flag in enumerate(complete):
                     with m.If(flag):
@@ -98,10 +100,11 @@ class TokenSampler(wiring.Component):
             with m.Elif(last):
                 m.d.sync += found.eq(0)
         else:
-            self._choose_or_draw(m, steps, best, complete, phase, last, found, chosen)
+            draws = wanted & self.warm.bit_select(self.owner, 1)
+            self._choose_or_draw(m, steps, best, complete, phase, last, draws, found, token)
         return m
 
-    def _choose_or_draw(self, m, steps, best, complete, phase, last, found, chosen):
+    def _choose_or_draw(self, m, steps, best, complete, phase, last, draws, found, token):
         """Give the tokens of a phase that is complete, the largest or drawn ones."""
         params = self.params
         lane = Signal(range(max(params.post_lanes, 2)))
@@ -111,7 +114,7 @@ class TokenSampler(wiring.Component):
         weights, word_sum, arrived, arrived_word, over = self._weigh(
             m, steps, reading, phase, largest, beta)
         draws_now = Signal()
-        random = self._random(m, draws_now)
+        random, keeps = self._random(m, draws_now)
         total = Signal(self._units.total_bits)
         share = self._share(m, steps, random, total)
         rest = Signal(self._units.total_bits)
@@ -122,7 +125,6 @@ class TokenSampler(wiring.Component):
         weight = Signal(self._units.weight_bits)
         tried = Signal()
         left = rest - Mux(tried, weight, word_sum)
-        draws = (self.wanted & self.warm).bit_select(self.owner, 1)
         with m.FSM():
             with m.State("IDLE"):
                 for index, flag in enumerate(complete):
@@ -130,7 +132,7 @@ class TokenSampler(wiring.Component):
                         m.d.sync += [phase.eq(index), flag.eq(0)]
                         m.next = "CHOOSE"
             with m.State("CHOOSE"):
-                m.d.comb += [chosen.eq(best.token), self.choosing.eq(1)]
+                m.d.comb += [token.eq(best.token), self.choosing.eq(1)]
                 m.d.sync += [largest.eq(best.value), beta.eq(self.beta), total.eq(0)]
                 with m.If(draws):
                     m.d.comb += draws_now.eq(1)
@@ -141,6 +143,7 @@ class TokenSampler(wiring.Component):
                     with m.If(last):
                         m.next = "IDLE"
             with m.State("SUM"):
+                m.d.comb += self.choosing.eq(keeps)
                 with m.If(arrived):
                     m.d.sync += total.eq(total + word_sum)
                 with m.If(over):
@@ -174,7 +177,7 @@ class TokenSampler(wiring.Component):
                 with m.If(count == 2 * params.post_lanes):
                     m.d.sync += [count.eq(0), tried.eq(0)]
                     bits = (params.post_lanes - 1).bit_length()
-                    m.d.comb += [found.eq(1), chosen.eq(Cat(lane[:bits], token_word))]
+                    m.d.comb += [found.eq(1), token.eq(Cat(lane[:bits], token_word))]
                     m.next = "CHOOSE"
                     with m.If(last):
                         m.next = "IDLE"
@@ -283,7 +286,8 @@ class TokenSampler(wiring.Component):
                 steps.flags(reading & last_word, way, "over")[-1])
 
     def _random(self, m, draws):
-        """The random numbers of every sequence; return the one that was drawn last."""
+        """The random numbers of every sequence; return (the one that was drawn last, whether it is
+        being kept)."""
         params = self.params
         m.submodules.states = store = memory.Memory(
             shape=unsigned(SEED_BITS), depth=max(params.sequences, 2), init=[],
@@ -293,16 +297,17 @@ class TokenSampler(wiring.Component):
         mixed = read.data ^ Cat(Const(0, 13), read.data[:-13])
         mixed = mixed ^ mixed[17:]
         mixed = mixed ^ Cat(Const(0, 5), mixed[:-5])
-        drawn = Signal(SEED_BITS, reset_less=True)
+        drawn, keeps = Signal(SEED_BITS, reset_less=True), Signal()
         m.d.comb += [
             read.addr.eq(self.owner),
-            write.addr.eq(Mux(self.choosing, self.owner, self.seed_owner)),
-            write.data.eq(Mux(self.choosing, mixed, Mux(self.seed.any(), self.seed, 1))),
-            write.en.eq(draws | self.reseed),
+            write.addr.eq(Mux(keeps, self.owner, self.seed_owner)),
+            write.data.eq(Mux(keeps, drawn, Mux(self.seed.any(), self.seed, 1))),
+            write.en.eq(keeps | self.reseed),
         ]
+        m.d.sync += keeps.eq(draws)
         with m.If(draws):
             m.d.sync += drawn.eq(mixed)
-        return drawn
+        return drawn, keeps
 
     def _share(self, m, steps, random, total):
         """``(random * total) >> 32``, six cycles after both are there; the floor of a floor is the

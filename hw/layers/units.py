@@ -79,12 +79,15 @@ class MatrixUnit(ArrayPath):
         m.d.comb += begins.eq(taken & first)
         self.queue_jobs(m, begins, loading)
         late = Signal(products.acts.shape())
-        late_valid, scaled = Signal(), Signal()
+        late_valid, scales = Signal(), Signal()
         m.d.sync += [
-            late_valid.eq(taken), scaled.eq(begins), late.q.eq(acts.payload.q),
+            late_valid.eq(taken), scales.eq(begins), late.q.eq(acts.payload.q),
             late.phase.eq(loading), late.tile.eq(tile), late.chunk.eq(part),
             late.tile_ends.eq(tile_ends), late.last.eq(last)]
-        m.d.comb += [products.acts.eq(late), products.acts_valid.eq(late_valid)]
+        m.d.comb += [
+            products.acts.eq(late), products.acts_valid.eq(late_valid),
+            products.coming_valid.eq(taken), products.coming.phase.eq(loading),
+            products.coming.tile_ends.eq(tile_ends), products.coming.last.eq(last)]
 
         stages = []
         for phase in range(2):
@@ -99,8 +102,8 @@ class MatrixUnit(ArrayPath):
                 m.d.sync += [kept.eq(matrix), Array(matrices)[loading].eq(matrix)]
         # The scale of a matrix is a constant, known as its vector begins.
         m.d.comb += [
-            post.scaled.eq(scaled), post.scaled_phase.eq(late.phase),
-            post.scales_valid.eq(scaled), post.scales.phase.eq(late.phase),
+            post.scaled.eq(begins), post.scaled_phase.eq(loading),
+            post.scales_valid.eq(scales), post.scales.phase.eq(late.phase),
             post.scales.scale.eq(Array(each.k[0] for each in stages)[late.phase]),
         ]
 

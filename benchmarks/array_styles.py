@@ -35,9 +35,9 @@ from sterna.hw.units.mac.weight_codes import Trit
 
 FAMILIES = {"ecp5": "ecp5-85k", "ice40": "ice40-hx8k", "xc7": "xc7"}
 STYLES = {
-    "ecp5": (ArrayStyle.GENERIC, ArrayStyle.ECP5_CHAIN, ArrayStyle.ECP5_TABLE),
+    "ecp5": (ArrayStyle.GENERIC, ArrayStyle.ECP5_CHAIN),
     "ice40": (ArrayStyle.GENERIC,),
-    "xc7": (ArrayStyle.GENERIC, ArrayStyle.XC7_PAIR, ArrayStyle.XC7_TABLE),
+    "xc7": (ArrayStyle.GENERIC, ArrayStyle.XC7_PAIR),
 }
 NAIVE, MUX_TREE = "acc + w * x", "mux, then a tree"
 MODULE = "array"
@@ -52,9 +52,8 @@ class ArrayArea:
     macs
         Products added up per cycle.
     luts
-        Look-up tables with those that carries and LUT RAM are made of, and those whose
-        place the address of a LUT RAM takes: what nextpnr counts for ECP5 (TRELLIS_COMB)
-        and iCE40 (logic cells), the sum of Yosys's cells for the 7 series.
+        Look-up tables with those that carries are made of: what nextpnr counts for ECP5
+        (TRELLIS_COMB) and iCE40 (logic cells), the sum of Yosys's cells for the 7 series.
     mapped_luts
         The same of Yosys's cells: without what nextpnr adds, and on iCE40 without logic
         cells that hold a flip-flop only.

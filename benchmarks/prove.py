@@ -2,12 +2,9 @@
 
     python benchmarks/prove.py [--only TEXT] [--jobs 2]
 
-Yosys' SAT solver is asked, for all inputs. A row without tables is proven equal to the definition
-and to the generic row, which is proven equal to the definition itself. A row with tables is, by
-four claims: the filler writes at an address the sum that the code of that address stands for; it
-does not end before all are written; a table keeps what is written; and the row adds up what its
-tables give, with the signs of the codes. The rows are as short as they can be with every kind of
-cell that longer ones have.
+Yosys' SAT solver is asked, for all inputs. A row is proven equal to the definition and to the
+generic row, which is proven equal to the definition itself. The rows are as short as they can be
+with every kind of cell that longer ones have.
 """
 
 from __future__ import annotations
@@ -25,17 +22,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from amaranth.lib import wiring
-from row_claims import (
-    EqualRows,
-    ExactRow,
-    Fault,
-    FilledAddresses,
-    FilledEntries,
-    KeptEntries,
-    NoOverflow,
-    OneBitLess,
-    TableRow,
-)
+from row_claims import EqualRows, ExactRow, Fault, NoOverflow, OneBitLess
 
 from sterna.hw.emit.tools import MissingToolError, YosysError, end_all, run_yosys
 from sterna.hw.emit.verilog import verilog_files
@@ -66,8 +53,8 @@ class Cells(enum.StrEnum):
 _TIMEOUT_S = 300
 _OUR_MODELS = ("ecp5.v", "xc7.v")
 _VENDOR_MODELS = {
-    r"CCU2C|TRELLIS_DPR16X4": ("+/lattice/ccu2c_sim.vh", "+/lattice/common_sim.vh"),
-    r"LUT6_2|CARRY4|RAM32M": ("+/xilinx/cells_sim.v",)}
+    "CCU2C": ("+/lattice/ccu2c_sim.vh", "+/lattice/common_sim.vh"),
+    "LUT6_2|CARRY4": ("+/xilinx/cells_sim.v",)}
 """By the cells of a family."""
 
 # Contents of memories become registers, which the solver knows.
@@ -93,13 +80,12 @@ _REFUTED = re.compile(
 class Question:
     """A claim in Verilog: output ``holds`` of module ``proof`` is 1, always.
 
-    ``solve`` is the ``sat`` command; ``extra_models`` take the place of models of vendor cells.
+    ``solve`` is the ``sat`` command.
     """
 
     verilog: str
     solve: str
     cells: Cells = Cells.OURS
-    extra_models: str = ""
 
 
 def ask(question: Question, folder: Path) -> Verdict:
@@ -114,11 +100,9 @@ def ask(question: Question, folder: Path) -> Verdict:
     else:
         sources += [name for cells, names in _VENDOR_MODELS.items()
                     if re.search(rf"^\s*({cells}) ", question.verilog, re.M) for name in names]
-    (folder / "extra.v").write_text(question.extra_models, encoding="utf-8")
     log = run_yosys(
         folder, f"""
         read_verilog {' '.join(sources)}
-        read_verilog -overwrite extra.v
         {_PREPARE}
         {question.solve}
         """, timeout_s=_TIMEOUT_S)
@@ -129,7 +113,6 @@ def ask(question: Question, folder: Path) -> Verdict:
 
 
 _INDUCTION = "sat -tempinduct -prove holds 1 -maxsteps 16"
-_FROM_RESET = "sat -seq {clocks} -prove holds 1"
 
 # A bit of the contents that addition uses: LUT6_2 with I0 and I2 at 1 in the lower half (an
 # operand; two of three), CCU2C with B and C. Those with contents that only start or end a
@@ -142,14 +125,13 @@ _BIT = {"64": 5, "16": 6}
 class Claim:
     """Something to prove, and something to plant that must refute it.
 
-    ``make`` makes the design that claims it, for a fault. ``clocks`` is how many, from reset, it
-    is proven for; 0 if by induction, so for all times.
+    ``make`` makes the design that claims it, for a fault. It is proven by induction, so for all
+    times.
     """
 
     text: str
     make: Callable[[Fault], wiring.Component]
     fault: Fault
-    clocks: int = 0
     cells: Cells = Cells.OURS
 
     def question(self, fault: Fault = Fault.NONE) -> Question:
@@ -158,13 +140,7 @@ class Claim:
         verilog = verilog_files(design, "proof")["proof.v"]
         if fault is Fault.CELL:
             verilog = plant(verilog)
-        solve = _FROM_RESET.format(clocks=self.clocks) if self.clocks else _INDUCTION
-        return Question(verilog, solve, self.cells, getattr(design, "extra_models", ""))
-
-    @property
-    def method(self) -> str:
-        """How it is proven."""
-        return f"{self.clocks} clocks" if self.clocks else "induction"
+        return Question(verilog, _INDUCTION, self.cells)
 
 
 def plant(verilog: str) -> str:
@@ -178,13 +154,12 @@ def plant(verilog: str) -> str:
     return f"{verilog[:start]}{faulty:0{len(found[2])}x}{verilog[end:]}"
 
 
-def _claim(kind, style: ArrayStyle, cols: int, fault: Fault, cells: Cells = Cells.OURS,
-           act_bits: int = 8) -> Claim:
-    params = MacParams(1, cols, 4 * cols, act_bits, style)
-    clocks = kind.clocks(params) if hasattr(kind, "clocks") else 0
-    return Claim(
-        f"{_TEXTS[kind].format(style=style)}, {cols} x {act_bits} bits",
-        lambda planted: kind(params, planted), fault, clocks, cells)
+def _claim(
+    kind, style: ArrayStyle, cols: int, fault: Fault, cells: Cells = Cells.OURS,
+) -> Claim:
+    params = MacParams(1, cols, 4 * cols, style=style)
+    return Claim(f"{_TEXTS[kind].format(style=style)}, {cols} x {params.act_bits} bits",
+                 lambda planted: kind(params, planted), fault, cells)
 
 
 def _width(cols: int, max_columns: int) -> Claim:
@@ -200,13 +175,8 @@ def _width(cols: int, max_columns: int) -> Claim:
 _TEXTS = {
     ExactRow: "{style} row = definition",
     EqualRows: "{style} row = generic row",
-    FilledEntries: "{style} entry = definition",
-    FilledAddresses: "{style} entries are all written",
-    KeptEntries: "{style} tables keep what is written",
-    TableRow: "{style} row = signed entries",
 }
 _CHAIN, _PAIR = ArrayStyle.ECP5_CHAIN, ArrayStyle.XC7_PAIR
-_TABLE4, _TABLE6 = ArrayStyle.ECP5_TABLE, ArrayStyle.XC7_TABLE
 
 CLAIMS: tuple[Claim, ...] = (
     _claim(ExactRow, ArrayStyle.GENERIC, 6, Fault.CODE),
@@ -214,16 +184,6 @@ CLAIMS: tuple[Claim, ...] = (
     _claim(ExactRow, _CHAIN, 6, Fault.CODE, Cells.YOSYS),
     _claim(EqualRows, _PAIR, 6, Fault.CELL, Cells.YOSYS),
     _claim(ExactRow, _PAIR, 6, Fault.CODE),
-    _claim(FilledEntries, _TABLE4, 3, Fault.CELL),
-    _claim(FilledAddresses, _TABLE4, 3, Fault.CODE),
-    _claim(KeptEntries, _TABLE4, 4, Fault.CODE, Cells.YOSYS),
-    _claim(TableRow, _TABLE4, 6, Fault.CELL),
-    _claim(TableRow, _TABLE4, 12, Fault.CODE, Cells.YOSYS, act_bits=4),
-    _claim(FilledEntries, _TABLE6, 3, Fault.CODE),
-    _claim(FilledAddresses, _TABLE6, 3, Fault.CODE),
-    _claim(KeptEntries, _TABLE6, 4, Fault.CODE, Cells.YOSYS),
-    _claim(TableRow, _TABLE6, 6, Fault.CELL),
-    _claim(TableRow, _TABLE6, 12, Fault.CELL, Cells.YOSYS),
     *(_width(cols, max_columns) for cols, max_columns in (
         (1, 1), (4, 16), (5, 17), (128, 128), (128, 384))),
 )
@@ -301,11 +261,11 @@ def _report(claims: Sequence[Claim], futures: Sequence[Future[Outcome]]) -> int:
     """Print a line for each claim as its outcome is known; return the exit code."""
     begin, bad = time.monotonic(), 0
     width = max(len(claim.text) for claim in claims)
-    print(f"{'claim':{width}}  {'method':9}  {'models':6}  {'result':9}  {'seconds':>7}  "
+    print(f"{'claim':{width}}  {'models':6}  {'result':9}  {'seconds':>7}  "
           f"with a fault")
     for claim, future in zip(claims, futures, strict=True):
         outcome = future.result()
-        print(f"{claim.text:{width}}  {claim.method:9}  {claim.cells:6}  "
+        print(f"{claim.text:{width}}  {claim.cells:6}  "
               f"{outcome.verdict:9}  {outcome.seconds:7.1f}  "
               f"{outcome.control} ({claim.fault})", flush=True)
         if not outcome.is_good:

@@ -31,7 +31,7 @@ from sterna.model.quantized.synthetic import random_model
 RECORDED = Path(__file__).parent / "data" / "emitted_bytes.json"
 # Whatever begins with $, or has another odd character, is escaped in Verilog.
 _ESCAPED = re.compile(rb"\\\S+")
-STYLES = ("generic", "ecp5-chain", "ecp5-table", "xc7-pair", "xc7-table")
+STYLES = ("generic", "ecp5-chain", "xc7-pair")
 
 _SHAPE = ModelConfig(d=12, layers=2, dff=21, vocab=65)
 MODELS = {

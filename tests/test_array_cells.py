@@ -6,6 +6,7 @@ import importlib
 import json
 import shutil
 import subprocess
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,10 @@ from sterna.sim.simulate import simulate
 DICE = np.random.default_rng(1)
 ECP5 = cell_models("  CCU2C #(")["ecp5.v"]
 XC7 = cell_models("  CARRY4 #(")["xc7.v"]
-LIBRARY = {ECP5: "+/lattice/ccu2c_sim.vh +/lattice/common_sim.vh", XC7: "+/xilinx/cells_sim.v"}
+_MAPPED = files("sterna.hw.emit.cells").joinpath("ecp5_netlist.v").read_text(encoding="utf-8")
+ECP5_RAM = _MAPPED[_MAPPED.index("module TRELLIS_DPR16X4"):]
+LATTICE = "+/lattice/ccu2c_sim.vh +/lattice/common_sim.vh"
+LIBRARY = {ECP5: LATTICE, ECP5_RAM: LATTICE, XC7: "+/xilinx/cells_sim.v"}
 # What the adders use, and anything.
 CONTENTS = [SELECT, ADD, ADD_NOT_B, CHOOSE, 0, 0xFFFF, 0x000A,
             *DICE.integers(0, 1 << 16, 9).tolist()]
@@ -61,11 +65,6 @@ LUT6_2 = "".join(f"""
 CARRY4 = """
   {cell} chain (.CI(in[0]), .CYINIT(in[1]), .DI(in[5:2]), .S(in[9:6]), .CO(out[3:0]),
       .O(out[7:4]));"""
-RAM32M = """
-  {cell} #(.INIT_A(64'h0123456789ABCDEF), .INIT_D(64'hFEDCBA9876543210)) ram (
-      .WCLK(clk), .WE(in[0]), .ADDRA(in[5:1]), .ADDRB(in[10:6]), .ADDRC(in[15:11]),
-      .ADDRD(in[20:16]), .DIA(in[22:21]), .DIB(in[24:23]), .DIC(in[26:25]), .DID(in[28:27]),
-      .DOA(out[1:0]), .DOB(out[3:2]), .DOC(out[5:4]), .DOD(out[7:6]));"""
 
 AT_ONCE = "sat -prove trigger 0 both"
 # From the initial contents, whatever is written and read in four cycles.
@@ -73,11 +72,10 @@ FOUR_CYCLES = "sat -tempinduct-baseonly -maxsteps 4 -prove trigger 0 both"
 CELLS = {   # library, instances, bits of in and out, proof, what to replace in a wrong model
     "CCU2C": (ECP5, CCU2C, 9, 12 * len(CONTENTS), AT_ONCE,
               "INIT1[{2'b00, B1, A1}]", "INIT1[{2'b00, A1, B1}]"),
-    "TRELLIS_DPR16X4": (ECP5, DPR16X4, 13, 8, FOUR_CYCLES,
+    "TRELLIS_DPR16X4": (ECP5_RAM, DPR16X4, 13, 8, FOUR_CYCLES,
                         "words[{RAD, 2'b00} +: 4]", "words[{WAD, 2'b00} +: 4]"),
     "LUT6_2": (XC7, LUT6_2, 6, 2 * len(LUTS), AT_ONCE, "I5", "I4"),
     "CARRY4": (XC7, CARRY4, 10, 8, AT_ONCE, "DI[3]", "DI[2]"),
-    "RAM32M": (XC7, RAM32M, 29, 8, FOUR_CYCLES, "ADDRC", "ADDRB"),
 }
 
 
@@ -126,8 +124,7 @@ def test_our_cell_is_the_one_that_yosys_knows_and_a_wrong_one_is_noticed(cell, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("style", "cols", "max_columns", "luts", "most"), [
-    (ArrayStyle.XC7_PAIR, 16, 1024, 136, 9), (ArrayStyle.XC7_PAIR, 128, 384, 981, 9),
-    (ArrayStyle.XC7_TABLE, 48, 1024, 214, 4.5), (ArrayStyle.XC7_TABLE, 128, 384, 568, 4.5)])
+    (ArrayStyle.XC7_PAIR, 16, 1024, 136, 9), (ArrayStyle.XC7_PAIR, 128, 384, 981, 9)])
 def test_a_row_takes_few_luts_for_each_multiplication(
         style, cols, max_columns, luts, most, tmp_path):
     write_verilog(ROWS[style](MacParams(1, cols, max_columns, style=style)), "row", tmp_path)
@@ -137,8 +134,8 @@ def test_a_row_takes_few_luts_for_each_multiplication(
         tee -o cells.json stat -json
     """)
     cells = json.loads((tmp_path / "cells.json").read_text())["design"]["num_cells_by_type"]
-    # Logic, with both outputs or one, RAM, shift registers, inverters.
-    sizes = {"RAM32M": 4, "LUT6_2": 1, "SRL16E": 1, "SRLC32E": 1, "INV": 1,
+    # Logic, with both outputs or one, shift registers, inverters.
+    sizes = {"LUT6_2": 1, "SRL16E": 1, "SRLC32E": 1, "INV": 1,
              **{f"LUT{inputs}": 1 for inputs in range(1, 7)}}
     assert cells.keys() <= sizes.keys() | {"CARRY4", "FDRE", "$scopeinfo"}
     assert sum(size * cells.get(kind, 0) for kind, size in sizes.items()) == luts
@@ -148,9 +145,7 @@ def test_a_row_takes_few_luts_for_each_multiplication(
 # LUTs for one product per cycle, on a small size of each style.
 LIMITS = [
     (ArrayStyle.ECP5_CHAIN, "ecp5-85k", 4, 32, 14.0),
-    (ArrayStyle.ECP5_TABLE, "ecp5-85k", 8, 48, 11.6),
     (ArrayStyle.XC7_PAIR, "xc7", 2, 48, 9.0),
-    (ArrayStyle.XC7_TABLE, "xc7", 8, 48, 5.5),
     (ArrayStyle.GENERIC, "ice40-hx8k", 8, 32, 20.5),
 ]
 
@@ -190,8 +185,7 @@ def test_the_plain_arrays_of_the_benchmark_are_larger(benchmark):
     assert ours < tree < naive
 
 
-FILES = {ArrayStyle.ECP5_CHAIN: "ecp5.v", ArrayStyle.ECP5_TABLE: "ecp5.v",
-         ArrayStyle.XC7_PAIR: "xc7.v", ArrayStyle.XC7_TABLE: "xc7.v"}
+FILES = {ArrayStyle.ECP5_CHAIN: "ecp5.v", ArrayStyle.XC7_PAIR: "xc7.v"}
 SMALL = random_model(ModelConfig(d=24, layers=1, dff=40), C12, seed=5)
 TOKENS = encode(bundled_heldout())[:3]
 ICARUS = [pytest.mark.slow, pytest.mark.skipif(
@@ -217,10 +211,7 @@ def test_models_of_the_cells_are_shipped_beside_the_verilog(style, tmp_path):
 
 @pytest.mark.parametrize(("style", "simulator", "tokens", "cols"), [
     *(pytest.param(style, Simulator.VERILATOR, 3, 20, marks=pytest.mark.long) for style in FILES),
-    # The tables take eight seconds each.
-    *(pytest.param(style, Simulator.ICARUS, 2, 7,
-                   marks=[*ICARUS, *([pytest.mark.long] if style.has_tables else [])])
-      for style in FILES)])
+    *(pytest.param(style, Simulator.ICARUS, 2, 7, marks=ICARUS) for style in FILES)])
 def test_a_style_agrees_with_both_references(style, simulator, tokens, cols):
     report = simulate(
         SMALL, "mac", TOKENS[:tokens], rows=2, cols=cols, style=style, simulator=simulator)

@@ -343,7 +343,6 @@ def test_a_shift_beyond_the_limits_is_refused() -> None:
     ({"sequences": 1, "phases": 2}, "two phases take two sequences or more"),
     ({"cell_lanes": 4}, "cell_lanes must be a whole number from 1 to 2, got 4"),
     ({"cols": 20}, "must be a multiple of clusters"),
-    ({"style": "ecp5-table"}, "style must be one without tables"),
     ({"port_bits": 64, "style": "xc7-pair"}, "the codes of xc7-pair cannot come through a port"),
     ({"port_bits": 64, "sequences": 2, "phases": 2}, "with a port there is one"),
     ({"port_bits": 24}, "port_bits must be a power of two, got 24"),

@@ -285,7 +285,6 @@ def test_a_folder_has_the_name_that_is_asked_for(tmp_path):
     (lambda out: emit_matrix(_EYE, out, output=FixedPoint(24, 0)), "2 to 23 bits, got 24"),
     (lambda out: emit_layer(_EYE, out, profile="C13"), "a NumericProfile or one of S16, C12, got"),
     (lambda out: emit_matrix(_EYE, None), "folder must name a file or folder, got None"),
-    (lambda out: emit_layer(_EYE, out, style="xc7-table"), "style must be one without tables"),
     (lambda out: emit_layer(_EYE, out, sequences=3), "sequences must be a power of two, got 3"),
     (lambda out: emit_layer(BitLinearLayer.of(_EYE), out, profile=S16), "has its own formats"),
     (lambda out: emit_layer(MatrixLayer.of(_EYE), out), "it is for emit_matrix"),

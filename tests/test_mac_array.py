@@ -7,7 +7,6 @@ from itertools import product
 import numpy as np
 import pytest
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
-from amaranth.lib import memory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pairwise import pairwise
@@ -19,7 +18,6 @@ from sterna.hw.parts.bits import from_ints, signed_elements
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_array import TernaryMacArray
 from sterna.hw.units.mac.mac_params import MacParams
-from sterna.hw.units.mac.weight_codes import TRIPLES
 from sterna.hw.units.mac.weight_packing import (
     CODES,
     beat_payloads,
@@ -75,23 +73,6 @@ class Cell(Elaboratable):
             self.drive(m, f"S{side}", propagate ^ carry)
             carry = Mux(propagate, carry, generate)
         self.drive(m, "COUT", carry)
-
-    def _trellis_dpr16x4(self, m):
-        self._ram(m, "WAD", 4, "WRE", {"": ("DI", "RAD", "DO")})
-
-    def _ram32m(self, m):
-        self._ram(m, "ADDRD", 2, "WE", {
-            letter: (f"DI{letter}", f"ADDR{letter}", f"DO{letter}") for letter in "ABCD"})
-
-    def _ram(self, m, address, width, enable, ports):
-        for name, (data_in, read, data_out) in ports.items():
-            words = memory.Memory(shape=width, depth=1 << len(self.input(address)), init=[])
-            m.submodules[f"words{name}"] = words
-            write_port, read_port = words.write_port(), words.read_port(domain="comb")
-            m.d.comb += [
-                write_port.addr.eq(self.input(address)), write_port.data.eq(self.input(data_in)),
-                write_port.en.eq(self.input(enable)), read_port.addr.eq(self.input(read))]
-            self.drive(m, data_out, read_port.data)
 
     def _lut6_2(self, m):
         init = Const(self.parameter("INIT"), 64)
@@ -158,7 +139,7 @@ def check_products(
     groups = [params.groups(len(weight)) for weight, _ in products]
     run = run_stream(
         array, array.beats, array.sums, payloads, sum(groups), pauses=pauses,
-        max_cycles=40 * (len(payloads) * (1 + params.fill_steps) + params.latency) + 100)
+        max_cycles=40 * (len(payloads) + params.latency) + 100)
     parts = np.split(sums_of(run, params), np.cumsum(groups)[:-1])
     for part, (weight, acts) in zip(parts, products, strict=True):
         np.testing.assert_array_equal(
@@ -238,7 +219,7 @@ def test_any_geometry_is_exact(style, data):
 
 
 @pytest.mark.parametrize("columns", [[5] * 6, [15] * 6, [1, 15, 4, 5, 9, 4, 4, 13]], ids=str)
-@pytest.mark.parametrize("style", [each for each in ArrayStyle if not each.has_tables])
+@every_style
 def test_array_takes_a_beat_in_every_cycle(style, columns):
     rng = np.random.default_rng(5)
     array = TernaryMacArray(MacParams(2, 5, max_columns=15, style=style))
@@ -246,20 +227,6 @@ def test_array_takes_a_beat_in_every_cycle(style, columns):
     ends = np.cumsum([array.params.beats_per_group(count) for count in columns])
     assert run.sent_at == list(range(ends[-1]))
     assert run.taken_at == (ends - 1 + array.params.latency).tolist()
-
-
-@pytest.mark.parametrize("style", [each for each in ArrayStyle if each.has_tables])
-def test_tables_are_filled_for_fresh_activations_only(style):
-    rng = np.random.default_rng(5)
-    array = TernaryMacArray(MacParams(2, 5, max_columns=15, style=style))
-    wait = array.params.fill_steps
-    # Two vectors of one beat, six groups of rows each.
-    run = check_products(array, [random_product(rng, 12, 5), random_product(rng, 12, 4)])
-    assert run.sent_at == [*range(wait, wait + 6), *range(2 * wait + 6, 2 * wait + 12)]
-    assert run.taken_at == [cycle + array.params.latency for cycle in run.sent_at]
-    # A vector of three beats brings other activations with each.
-    run = check_products(array, [random_product(rng, 3, 15)])
-    assert run.sent_at == [wait + (wait + 1) * beat for beat in range(6)]
 
 
 @every_style
@@ -276,14 +243,6 @@ def test_reset_in_mid_group_starts_a_new_group(style):
     for run in runs[1::2]:
         np.testing.assert_array_equal(
             sums_of(run, params).reshape(-1), reference(*complete))
-
-
-def test_table_has_zero_and_one_of_each_triple_and_its_negative():
-    assert len(set(TRIPLES)) == len(TRIPLES) == 14
-    assert TRIPLES[0] == (0, 0, 0)
-    for triple in product((-1, 0, 1), repeat=3):
-        negative = tuple(-trit for trit in triple)
-        assert (triple in TRIPLES) != (negative in TRIPLES) or not any(triple)
 
 
 @every_style
@@ -329,33 +288,27 @@ WORDS = pack_projection(np.ones((3, 8), dtype=np.int8), EIGHT)
         np.array([0, code]), columns, style),
        f"code {code} is none of 0, 1")
       for style, columns, wrong in (
-          (ArrayStyle.GENERIC, 2, (2, 4)), (ArrayStyle.XC7_PAIR, 4, (5, 8, 13, 16, 255)),
-          (ArrayStyle.XC7_TABLE, 4, (14, 15, 16, 30, 31, 32, 255)),
-          (ArrayStyle.ECP5_TABLE, 4, (14, 15, 16, 30, 31, 32, 255))) for code in wrong),
+          (ArrayStyle.GENERIC, 2, (2, 4)), (ArrayStyle.XC7_PAIR, 4, (5, 8, 13, 16, 255)))
+      for code in wrong),
     *((lambda style=style: row_codes(np.array([0, 2, 0]), style), "weights must be -1, 0 or 1")
       for style in ArrayStyle),
     (lambda: row_trits(np.array([1]), 3, ArrayStyle.XC7_PAIR),
      r"3 columns take 2 codes, got shape \(1,\)"),
-    (lambda: row_trits(np.zeros(2, int), 7, ArrayStyle.XC7_TABLE),
-     r"7 columns take 3 codes, got shape \(2,\)"),
     (lambda: row_trits(np.array([3]), 1, ArrayStyle.XC7_PAIR),
      "the filling after the last column is not zero"),
-    (lambda: row_trits(row_codes(np.array([1, 1, 1]), ArrayStyle.XC7_TABLE), 2,
-                       ArrayStyle.XC7_TABLE), "filling after the last column"),
 ])
 def test_what_does_not_fit_the_array_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-@pytest.mark.parametrize("style", [each for each in ArrayStyle if each is not
-                                   ArrayStyle.XC7_TABLE])
+@every_style
 def test_a_wrong_start_value_is_noticed(style):
     array = TernaryMacArray(MacParams(1, 4, max_columns=8, style=style))
     params = array.params
     weight, acts = random_product(np.random.default_rng(3), 1, 8)
     payloads = beat_payloads(pack_projection(weight, params), acts, params)
-    payloads[0] ^= 1 << params.beat_layout[params.start_name].offset
+    payloads[0] ^= 1 << params.beat_layout["minus_counts"].offset
     run = run_stream(array, array.beats, array.sums, payloads, 1, max_cycles=300)
     assert abs(sums_of(run, params)[0, 0] - reference(weight, acts)[0]) == 1
 

@@ -83,7 +83,7 @@ def test_the_log_of_nextpnr_tells_the_steps():
 def test_a_style_among_the_sizes_is_refused():
     model = random_model(ModelConfig(d=16, layers=1, dff=24, vocab=32), S16, seed=1)
     with pytest.raises(ValueError, match="give the style as style=, not among the sizes"):
-        synth(model, "xc7", unit="mac", sizes={"style": "xc7-table"}, cache=Cache(None))
+        synth(model, "xc7", unit="mac", sizes={"style": "xc7-pair"}, cache=Cache(None))
 
 
 def test_styles_go_with_the_family_whose_cells_they_are_built_of():

@@ -37,8 +37,7 @@ def synth(
     unit: unit_options.UnitOption = "core",
     sizes: unit_options.GivenSizes,
     style: Annotated[str, typer.Option(
-        help="How rows are built: auto, generic, ecp5-chain, ecp5-table, xc7-pair or "
-             "xc7-table.")] = "auto",
+        help="How rows are built: auto, generic, ecp5-chain or xc7-pair.")] = "auto",
     dsp: Annotated[bool, typer.Option(help="Allow multiplier blocks.")] = True,
     pnr: Annotated[bool, typer.Option("--pnr", help="Place and route as well.")] = False,
     seeds: Annotated[int, typer.Option(

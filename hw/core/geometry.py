@@ -108,7 +108,7 @@ class Geometry:
     #: For a small device, with blocks of 4 kbit and no LUT RAM: a norm that divides a bit per
     #: cycle, a table of silu where the formats allow one, short queues, and no drawn tokens.
     compact: bool = False
-    style: ArrayStyle = ArrayStyle.GENERIC  #: what the array is built of; not one with tables
+    style: ArrayStyle = ArrayStyle.GENERIC  #: what the array is built of
     #: Bits of a word of the memory that the image comes from, through a port; 0 for ROMs.
     port_bits: int = 0
     ring: int = 512  #: weight words that are read ahead through a port
@@ -117,9 +117,6 @@ class Geometry:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "style", one_of("style", self.style, ArrayStyle))
-        if self.style.has_tables:
-            raise ValueError(f"style must be one without tables, whose activations would have to "
-                             f"stand still, got {self.style}")
         check_whole("sequences", self.sequences, 1, 64)
         check_whole("phases", self.phases, 0, 2)
         if self.phases == 0:

@@ -124,19 +124,12 @@ def target_named(name: str) -> FpgaTarget:
 
 
 # Whose cells a style is built from; generic needs none.
-_FAMILIES = {
-    ArrayStyle.ECP5_CHAIN: Family.ECP5, ArrayStyle.ECP5_TABLE: Family.ECP5,
-    ArrayStyle.XC7_PAIR: Family.XC7, ArrayStyle.XC7_TABLE: Family.XC7,
-}
-_AUTO = {Family.ECP5: ArrayStyle.ECP5_CHAIN, Family.XC7: ArrayStyle.XC7_PAIR}
+_FAMILIES = {ArrayStyle.ECP5_CHAIN: Family.ECP5, ArrayStyle.XC7_PAIR: Family.XC7}
+_AUTO = {family: style for style, family in _FAMILIES.items()}
 
 
 def style_for(target: FpgaTarget, wanted: str = "auto") -> ArrayStyle:
-    """Choose the structure of the array's rows.
-
-    ``auto`` takes the smallest that has a beat ready in every cycle. The styles with tables
-    are smaller, but have to load each new vector, so they are for those who ask for them.
-    """
+    """Choose the structure of the array's rows; ``auto`` takes the smallest for the target."""
     if wanted == "auto":
         return _AUTO.get(target.family, ArrayStyle.GENERIC)
     if wanted not in list(ArrayStyle):

@@ -28,25 +28,3 @@ module CCU2C (
   assign S1 = propagate1 ^ (JOINED1 & carry);
   assign COUT = propagate1 ? carry : generate1;
 endmodule
-
-// Sixteen words of four bits: written on a clock, read at once.
-module TRELLIS_DPR16X4 (
-    input [3:0] DI,
-    input [3:0] WAD,
-    input WRE,
-    input WCK,
-    input [3:0] RAD,
-    output [3:0] DO
-);
-  parameter WCKMUX = "WCK";
-  parameter WREMUX = "WRE";
-  parameter [63:0] INITVAL = 64'h0000000000000000;
-
-  wire clock = (WCKMUX == "INV") ? ~WCK : WCK;
-  wire write = (WREMUX == "1") ? 1'b1 : (WREMUX == "0") ? 1'b0 :
-               (WREMUX == "INV") ? ~WRE : WRE;
-
-  reg [63:0] words = INITVAL;
-  always @(posedge clock) if (write) words[{WAD, 2'b00} +: 4] <= DI;
-  assign DO = words[{RAD, 2'b00} +: 4];
-endmodule

@@ -1,7 +1,6 @@
 // Simulation models, written for Sterna, of the cells that `synth_ecp5` of Yosys makes a netlist
-// of. The carry cell CCU2C and the LUT RAM TRELLIS_DPR16X4, which Sterna also instantiates itself,
-// are in ecp5.v, the PLL in board_sim.v. Names, ports, parameters and their defaults are those of
-// the cells; what a cell does besides is not modelled: no timing, no global set/reset, and for the
+// of. The carry cell CCU2C, which Sterna also instantiates itself, is in ecp5.v, the PLL in
+// board_sim.v. Names, ports, parameters and their defaults are those of the cells; what a cell does besides is not modelled: no timing, no global set/reset, and for the
 // block RAM and the multiplier only what the comment above each says. A parameter or port that is
 // not modelled is missing here, or stops the simulation, rather than being ignored.
 //
@@ -339,4 +338,26 @@ endmodule
 module BB (input I, T, output O, inout B);
   assign B = T ? 1'bz : I;
   assign O = B;
+endmodule
+
+// Sixteen words of four bits: written on a clock, read at once.
+module TRELLIS_DPR16X4 (
+    input [3:0] DI,
+    input [3:0] WAD,
+    input WRE,
+    input WCK,
+    input [3:0] RAD,
+    output [3:0] DO
+);
+  parameter WCKMUX = "WCK";
+  parameter WREMUX = "WRE";
+  parameter [63:0] INITVAL = 64'h0000000000000000;
+
+  wire clock = (WCKMUX == "INV") ? ~WCK : WCK;
+  wire write = (WREMUX == "1") ? 1'b1 : (WREMUX == "0") ? 1'b0 :
+               (WREMUX == "INV") ? ~WRE : WRE;
+
+  reg [63:0] words = INITVAL;
+  always @(posedge clock) if (write) words[{WAD, 2'b00} +: 4] <= DI;
+  assign DO = words[{RAD, 2'b00} +: 4];
 endmodule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["CHAIN_COLUMNS", "FILL_ENTRIES", "ArrayStyle", "row_steps", "tree_steps"]
+__all__ = ["CHAIN_COLUMNS", "ArrayStyle", "row_steps", "tree_steps"]
 
 
 class ArrayStyle(enum.StrEnum):
@@ -14,18 +14,8 @@ class ArrayStyle(enum.StrEnum):
     """Portable: a mask and an exclusive or for each weight, then a tree of adders."""
     ECP5_CHAIN = "ecp5-chain"
     """Lattice ECP5: carry cells that select, negate and add in one."""
-    ECP5_TABLE = "ecp5-table"
-    """Lattice ECP5: LUT RAM holds the sums of every three activations; carry cells add."""
     XC7_PAIR = "xc7-pair"
     """Xilinx 7 series: two weights in each carry cell, then adders of three operands."""
-    XC7_TABLE = "xc7-table"
-    """Xilinx 7 series: LUT RAM holds the sums of every three activations."""
-
-    @property
-    def has_tables(self) -> bool:
-        """Whether activations are loaded into tables before beats can use them."""
-        return self in (ArrayStyle.ECP5_TABLE, ArrayStyle.XC7_TABLE)
-
 
 CHAIN_COLUMNS = 4
 """Columns that follow each other in a chain of style ``ecp5-chain``.
@@ -33,9 +23,6 @@ CHAIN_COLUMNS = 4
 Longer chains take fewer cells (up to 3 percent) and more registers that delay operands: an
 operand waits for those before it.
 """
-
-FILL_ENTRIES = {ArrayStyle.ECP5_TABLE: 14, ArrayStyle.XC7_TABLE: 29}
-"""Entries that are written to a table when activations are loaded; some may come twice."""
 
 
 def binary_levels(operands: int) -> int:
@@ -51,28 +38,24 @@ def row_steps(style: ArrayStyle, cols: int) -> int:
     """Return the steps from the operands of a beat to its accumulator.
 
     >>> [row_steps(style, 128) for style in ArrayStyle]
-    [7, 9, 7, 5, 4]
+    [7, 9, 5]
     """
     match style:
         case ArrayStyle.ECP5_CHAIN:
             return min(cols, CHAIN_COLUMNS) + binary_levels(-(-cols // CHAIN_COLUMNS))
-        case ArrayStyle.ECP5_TABLE:
-            return 1 + binary_levels(-(-cols // 3))
         case ArrayStyle.XC7_PAIR:
-            return 1 + tree_steps(-(-cols // 2), 1)
-        case ArrayStyle.XC7_TABLE:
-            return 1 + tree_steps(-(-cols // 3), 2)
+            return 1 + tree_steps(-(-cols // 2))
     return max(1, binary_levels(cols))
 
 
-def tree_steps(operands: int, left: int) -> int:
-    """Return the levels that leave at most ``left`` of ``operands`` partial sums.
+def tree_steps(operands: int) -> int:
+    """Levels of a tree of adders of three.
 
-    >>> tree_steps(43, 2), tree_steps(43, 1), tree_steps(2, 2)
-    (3, 4, 0)
+    >>> tree_steps(43), tree_steps(2), tree_steps(1)
+    (4, 1, 0)
     """
     levels = 0
-    while operands > left:
+    while operands > 1:
         operands = -(-operands // 3)
         levels += 1
     return levels

@@ -1,4 +1,4 @@
-"""Rows of the array made of ECP5 carry cells and LUT RAM."""
+"""Rows of the array made of ECP5 carry cells."""
 
 from __future__ import annotations
 
@@ -6,34 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from amaranth.hdl import (
-    Cat,
-    ClockSignal,
-    Const,
-    Instance,
-    Module,
-    Mux,
-    Shape,
-    ShapeLike,
-    Signal,
-    Value,
-    ValueLike,
-    signed,
-    unsigned,
-)
+from amaranth.hdl import Cat, Const, Instance, Module, Signal, Value, ValueLike, signed
 from amaranth.lib import wiring
-from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.units.mac.array_row import ArrayRow, TableFiller
+from sterna.hw.units.mac.array_row import ArrayRow
 from sterna.hw.units.mac.array_style import CHAIN_COLUMNS
-from sterna.hw.units.mac.mac_params import MacParams
-from sterna.hw.units.mac.weight_codes import TRIPLES
 
-__all__ = [
-    "ADD", "ADD_NOT_B", "CHOOSE", "SELECT", "CarryChains", "Ecp5ChainRow", "Ecp5TableFiller",
-    "Ecp5TableRow", "Ecp5Tables", "Half"]
+__all__ = ["ADD", "ADD_NOT_B", "CHOOSE", "SELECT", "CarryChains", "Ecp5ChainRow", "Half"]
 
 
 def half_init(propagate: Callable[[int, int, int, int], int]) -> int:
@@ -50,16 +31,14 @@ SELECT = half_init(lambda a, b, c, d: a ^ ((b & c) ^ d))
 """Adds b, nothing (c is 0) or the complement (d is 1) to a."""
 CHOOSE = half_init(lambda a, b, c, d: a ^ (b if d else c))
 """Adds b or c to a."""
-ADD = half_init(lambda a, b, c, d: a ^ b ^ d if c else a)
-"""Adds b, or its complement (d is 1), to a. Input c must be 1."""
-ADD_NOT_B = half_init(lambda a, b, c, d: a ^ ~b ^ d if c else a)
+ADD = half_init(lambda a, b, c, d: a ^ b if c else a)
+"""Adds b to a. Input c must be 1."""
+ADD_NOT_B = half_init(lambda a, b, c, d: a ^ ~b if c else a)
 """Like ADD with b inverted."""
 CARRY_OUT = 0x0000
 """Shows the carry and ends it: what follows starts from 0."""
 NOT_CARRY_OUT = 0xFFFF
 """Shows the inverse of the carry. It does not end it."""
-_CARRY_IN = 0x000A
-"""Starts a carry that is a, with d at 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +74,13 @@ class CarryChains:
         self._chain: list[tuple[Half, Value]] = []
         self._chains: list[list[tuple[Half, Value]]] = []
 
-    def add(self, halves: list[Half], *, carry_in: ValueLike | None = None) -> Signal:
+    def add(self, halves: list[Half]) -> Signal:
         """Append an adder, lowest bit first; return the outputs of its halves."""
         if len(self._chain) + len(halves) + 1 > self._most_halves:
             self._close()
         sums = Signal(len(halves), name=f"{self._name}_sum{self._adders}")
         self._adders += 1
-        if carry_in is not None:
-            self._chain.append((Half(_CARRY_IN, a=carry_in, d=1), Signal(name="unused")))
-        elif not self._chain or self._chain[-1][0].init != CARRY_OUT:
+        if not self._chain or self._chain[-1][0].init != CARRY_OUT:
             self._chain.append((Half(CARRY_OUT), Signal(name="unused")))
         self._chain += zip(halves, sums, strict=True)
         return sums
@@ -142,13 +119,13 @@ class Ecp5Accumulator(wiring.Component):
     the sums on the way are.
     """
 
-    def __init__(self, sum_bits: int, operand_bits: int, start_shape: ShapeLike) -> None:
+    def __init__(self, sum_bits: int, operand_bits: int, count_bits: int) -> None:
         self.sum_bits = sum_bits
         super().__init__({
             "advance": In(1),
             "filled": In(1),
             "first": In(1),
-            "start": In(Shape.cast(start_shape)),
+            "minus_count": In(count_bits),
             "operand": In(signed(operand_bits)),
             "sum": Out(signed(sum_bits)),
         })
@@ -159,7 +136,7 @@ class Ecp5Accumulator(wiring.Component):
         wide = Signal(signed(self.sum_bits))
         start = Signal(signed(self.sum_bits))
         m.d.comb += [
-            wide.eq(self.operand), start.eq(self.start), self.sum.eq(total)]
+            wide.eq(self.operand), start.eq(self.minus_count), self.sum.eq(total)]
         chains = CarryChains(m, "accumulate", self.sum_bits + 2)
         following = chains.add([
             Half(CHOOSE, wide[bit], start[bit], total[bit], self.first)
@@ -172,18 +149,14 @@ class Ecp5Accumulator(wiring.Component):
 
 def add_tree(
     steps: Pipeline, chains: CarryChains, operands: Sequence[Value],
-    signs: Sequence[ValueLike] | None = None,
 ) -> Value:
     """Add two or more operands, neighbours level by level; return a signed sum.
 
     The operands are in offset binary, ``n + 2**(w-1)`` in w bits, none wider than those before
     it, and so are all sums but the last: the carry out is then the top bit, and shown by the
-    half that ends the carry. A complement of offset binary is the offset binary of the
-    complement. A sign says whether the complement of its operand, and of all that was added to
-    it before, is added; that of the first is not read.
+    half that ends the carry.
     """
-    level = [(operand, index) for index, operand in enumerate(operands)]
-    signs = list(signs) if signs is not None else [0] * len(operands)
+    level = list(operands)
     depth = 0
     while len(level) > 1:
         depth += 1
@@ -191,21 +164,14 @@ def add_tree(
         level = []
         for index, pair in enumerate(pairs):
             if len(pair) == 1:
-                (value, first), name = pair[0], f"along{depth}_{index}"
+                level.append(steps.register(pair[0], f"along{depth}_{index}"))
             else:
-                (a, first), (b, second) = pair
-                total = chains.add(_halves(a, b, signs[second], last=len(pairs) == 1))
-                value, name = total, f"tree{depth}_{index}"
-            level.append((steps.register(value, name), first))
-        heads = {first for _, first in level}
-        signs = [
-            steps.register(sign, f"sign{depth}_{index}")
-            if index in heads and index > 0 and isinstance(sign, Value) else 0
-            for index, sign in enumerate(signs)]
-    return level[0][0].as_signed()
+                total = chains.add(_halves(*pair, last=len(pairs) == 1))
+                level.append(steps.register(total, f"tree{depth}_{index}"))
+    return level[0].as_signed()
 
 
-def _halves(a: Value, b: Value, sign: ValueLike, *, last: bool) -> list[Half]:
+def _halves(a: Value, b: Value, *, last: bool) -> list[Half]:
     """The adder of two operands in offset binary; the last one's sum is signed."""
     width = len(a)
     halves = []
@@ -214,7 +180,7 @@ def _halves(a: Value, b: Value, sign: ValueLike, *, last: bool) -> list[Half]:
         extends = len(b) - 1 <= bit < width - 1
         halves.append(Half(
             ADD_NOT_B if extends else ADD, a[bit],
-            b[bit] if bit < len(b) - 1 else b[-1], 1, sign))
+            b[bit] if bit < len(b) - 1 else b[-1], 1))
     halves.append(Half(NOT_CARRY_OUT if last else CARRY_OUT))
     return halves
 
@@ -241,7 +207,7 @@ class Ecp5ChainRow(ArrayRow):
         chains.finish()
 
         self.accumulate(m, partial(
-            Ecp5Accumulator, params.sum_bits, len(operand), params.start_shape), operand)
+            Ecp5Accumulator, params.sum_bits, len(operand), params.count_bits), operand)
         return m
 
     def _chain(self, steps: Pipeline, chains: CarryChains, low: int, columns: int) -> Value:
@@ -268,133 +234,3 @@ class Ecp5ChainRow(ArrayRow):
             value = steps.register(chains.add(halves), f"chain{column}")
         wait = min(CHAIN_COLUMNS, params.cols) - columns
         return steps.delay(value, wait, f"wait{low}")
-
-
-_RAM_BITS = 4
-"""Bits of a word of a TRELLIS_DPR16X4, which holds 16 of them."""
-
-
-class Ecp5Tables(wiring.Component):
-    """A table of 16 entries for each triple of activations; read at once, written on a clock."""
-
-    def __init__(self, triples: int, entry_bits: int) -> None:
-        self.triples = triples
-        self.entry_bits = entry_bits
-        super().__init__({
-            "indices": In(ArrayLayout(unsigned(4), triples)),
-            "entries": In(ArrayLayout(unsigned(entry_bits), triples)),
-            "fill": In(1),
-            "fill_index": In(unsigned(4)),
-            "values": Out(ArrayLayout(unsigned(entry_bits), triples)),
-        })
-
-    def elaborate(self, platform):
-        m = Module()
-        for triple in range(self.triples):
-            entry, value = Value.cast(self.entries[triple]), Value.cast(self.values[triple])
-            for low in range(0, self.entry_bits, _RAM_BITS):
-                high = min(low + _RAM_BITS, self.entry_bits)
-                read = Signal(_RAM_BITS, name=f"read{triple}_{low}")
-                m.submodules[f"ram{triple}_{low}"] = Instance(
-                    "TRELLIS_DPR16X4",
-                    i_WCK=ClockSignal(), i_WRE=self.fill, i_WAD=self.fill_index,
-                    i_DI=Cat(entry[low:high], Const(0, low + _RAM_BITS - high)),
-                    i_RAD=self.indices[triple], o_DO=read)
-                m.d.comb += value[low:high].eq(read)
-        return m
-
-
-class Ecp5TableRow(ArrayRow):
-    """One row of style ``ecp5-table``: tables, a tree of adders, the accumulator.
-
-    The sign of a triple chooses in the adder that takes it as second operand whether it, and
-    what was added to it before, is complemented. So it is relative to the sign of the first
-    operand (:func:`sterna.hw.units.mac.weight_codes.to_relative`); only the first triple of all
-    has gates for its own. The complements lack a number of +1s that depends on the weights only,
-    from which the row starts. ``entries`` are in offset binary. Every adder ends in a register.
-    """
-
-    def elaborate(self, platform):
-        m = Module()
-        params = self.params
-        steps = Pipeline(m, self.advance)
-        chains = CarryChains(m, "carry")
-
-        m.submodules.tables = tables = Ecp5Tables(params.triples, params.entry_bits)
-        m.d.comb += [
-            tables.entries.eq(self.entries),
-            tables.fill.eq(self.fill),
-            tables.fill_index.eq(self.fill_index)]
-        values, signs = [], []
-        for index in range(params.triples):
-            code = self.codes[index]
-            m.d.comb += tables.indices[index].eq(code[:-1])
-            value = Value.cast(tables.values[index])
-            if params.triples == 1:     # no adder that would give a signed sum
-                value = Cat(value[:-1], ~value[-1])
-            if index == 0:
-                value ^= code[-1].replicate(params.entry_bits)
-            values.append(steps.register(value, f"value{index}"))
-            signs.append(steps.register(code[-1], f"sign0_{index}") if index else code[-1])
-        operand = (add_tree(steps, chains, values, signs) if params.triples > 1
-                   else values[0].as_signed())
-        chains.finish()
-
-        self.accumulate(m, partial(
-            Ecp5Accumulator, params.sum_bits, len(operand), params.start_shape), operand)
-        return m
-
-
-class Ecp5TableFiller(TableFiller):
-    """Makes the 14 sums of every three activations a, b, c, whose last one is never negative.
-
-    Two adders for every three: c plus or minus b, then plus or minus a. The +1 that a complement
-    lacks enters as the carry. What is added is chosen three, two and one cycles before the entry
-    is written: before the first one all is 0, as it should be.
-    """
-
-    def __init__(self, params: MacParams) -> None:
-        super().__init__(params, range(len(TRIPLES)))
-
-    def add_sums(self, m, filling, following):
-        params = self.params
-
-        def trits(which: int, ahead: int) -> list[int]:
-            return [triple[which] for triple in (*TRIPLES[ahead:], *[TRIPLES[-1]] * ahead)]
-
-        def control(name: str, values: list[bool]) -> Signal:
-            return self.choose(m, following, [int(value) for value in values], name)
-
-        uses_c = control("uses_c", [trit != 0 for trit in trits(2, 3)])
-        uses_b = control("uses_b", [trit != 0 for trit in trits(1, 2)])
-        minus_b = control("minus_b", [trit < 0 for trit in trits(1, 2)])
-        uses_a = control("uses_a", [trit != 0 for trit in trits(0, 1)])
-        minus_a = control("minus_a", [trit < 0 for trit in trits(0, 1)])
-
-        # A chain for each three: shorter ones end in a spare half.
-        chains = CarryChains(m, "carry", 24)
-        zero = -1 << (params.entry_bits - 1)       # offset binary
-        for triple in range(params.triples):
-            a, b, c = self.triple_of_acts(triple)
-            # A register that is its initial value but for one condition needs no gates.
-            third = Signal(signed(params.act_bits), name=f"third{triple}", reset_less=True)
-            pair = Signal(signed(params.act_bits + 1), name=f"pair{triple}", reset_less=True)
-            three = Signal(
-                signed(params.entry_bits), name=f"three{triple}", init=zero, reset_less=True)
-            pair_sum = chains.add(_select(third, b, uses_b, minus_b), carry_in=minus_b)
-            halves = _select(pair, a, uses_a, minus_a)
-            halves[-1] = halves[-1].inverted()
-            m.d.sync += [
-                third.eq(Mux(filling & uses_c, c, 0)),
-                pair.eq(Mux(filling, pair_sum, 0)),
-                three.eq(Mux(filling, chains.add(halves, carry_in=minus_a), zero)),
-            ]
-            m.d.comb += self.entries[triple].eq(three)
-        chains.finish()
-
-
-def _select(x: Signal, act: Value, uses: Value, minus: Value) -> list[Half]:
-    """Halves that add ``act``, nothing or its complement to x; one bit wider than x."""
-    return [
-        Half(SELECT, x[min(bit, len(x) - 1)], act[min(bit, len(act) - 1)], uses, minus)
-        for bit in range(len(x) + 1)]

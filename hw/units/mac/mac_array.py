@@ -11,11 +11,11 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.parts.pipeline import Pipeline, advance_of
 from sterna.hw.units.mac.array_row import ArrayRow
 from sterna.hw.units.mac.array_style import CHAIN_COLUMNS, ArrayStyle
-from sterna.hw.units.mac.ecp5_rows import Ecp5ChainRow, Ecp5TableFiller, Ecp5TableRow
+from sterna.hw.units.mac.ecp5_rows import Ecp5ChainRow
 from sterna.hw.units.mac.mac_params import MacParams
-from sterna.hw.units.mac.xc7_rows import Xc7PairRow, Xc7TableFiller, Xc7TableRow
+from sterna.hw.units.mac.xc7_rows import Xc7PairRow
 
-__all__ = ["FILLERS", "ROWS", "Accumulator", "TernaryMacArray"]
+__all__ = ["ROWS", "Accumulator", "TernaryMacArray"]
 
 
 class Accumulator(wiring.Component):
@@ -53,8 +53,6 @@ class TernaryRow(ArrayRow):
     are the number of -1 weights of the row, from which the accumulator starts.
     """
 
-    start_port = "minus_count"
-
     def elaborate(self, platform):
         m = Module()
         params = self.params
@@ -83,17 +81,9 @@ class TernaryRow(ArrayRow):
 ROWS = {
     ArrayStyle.GENERIC: TernaryRow,
     ArrayStyle.ECP5_CHAIN: Ecp5ChainRow,
-    ArrayStyle.ECP5_TABLE: Ecp5TableRow,
     ArrayStyle.XC7_PAIR: Xc7PairRow,
-    ArrayStyle.XC7_TABLE: Xc7TableRow,
 }
 """What a row is in each style."""
-
-FILLERS = {
-    ArrayStyle.ECP5_TABLE: Ecp5TableFiller,
-    ArrayStyle.XC7_TABLE: Xc7TableFiller,
-}
-"""What loads the tables of a style that has some."""
 
 
 class TernaryMacArray(wiring.Component):
@@ -101,23 +91,21 @@ class TernaryMacArray(wiring.Component):
 
     A group of ``rows`` rows arrives in beats of ``cols`` columns; ``last`` ends it and its sums
     leave, exact for every input (activations of -128 included). Groups of any length up to
-    ``max_columns`` follow each other without a pause: one beat per cycle, always, but for
-    ``params.fill_steps`` cycles before a beat with ``fresh`` in a style with tables. The
-    pipeline moves as a whole and stops only while sums wait to be taken; they appear
-    ``params.latency`` steps after the last beat of their group. In all styles but ``generic``
-    the array is made of cells of one FPGA family, which Amaranth's simulator cannot run.
+    ``max_columns`` follow each other without a pause: one beat per cycle, always. The pipeline
+    moves as a whole and stops only while sums wait to be taken; they appear ``params.latency``
+    steps after the last beat of their group. In all styles but ``generic`` the array is made of
+    cells of one FPGA family, which Amaranth's simulator cannot run.
 
     No multiplier anywhere, and no overflow: :class:`~sterna.hw.units.mac.mac_params.MacParams`
     proves the widths, on condition that a group has at most ``max_columns`` columns (rounded up
-    to whole beats of zero weights) and start values are those of the weights.
+    to whole beats of zero weights) and ``minus_counts`` are those of the weights.
 
     Members
     -------
     beats : ``In(stream.Signature(params.beat_layout))``
-        ``weights`` or ``codes`` of each row; ``acts[column]``; ``last``; with tables
-        ``fresh``, high if the activations are not those of the beat before; and, read with the
-        first beat of a group only, ``minus_counts[row]`` or ``starts[row]``: what the complements
-        of the whole row lack. See :mod:`sterna.hw.units.mac.weight_packing`.
+        ``weights`` of each row; ``acts[column]``; ``last``; and, read with the first beat of a
+        group only, ``minus_counts[row]``: what the complements of the whole row lack. See
+        :mod:`sterna.hw.units.mac.weight_packing`.
     sums : ``Out(stream.Signature(params.sum_layout))``
         A dot product for each row.
     """
@@ -133,29 +121,14 @@ class TernaryMacArray(wiring.Component):
         m = Module()
         params, beat = self.params, self.beats.payload
         advance = Signal()
-        taken = Signal()
         steps = Pipeline(m, advance)
-
-        # The pipeline stops only while sums wait; a beat may have to wait for its tables.
-        arrives, ready = self.beats.valid, advance
-        if params.style.has_tables:
-            m.submodules.filler = filler = FILLERS[params.style](params)
-            loaded = Signal()
-            usable = Signal()
-            m.d.comb += [
-                usable.eq(loaded | ~beat.fresh),
-                filler.request.eq(self.beats.valid & ~usable),
-                filler.acts.eq(beat.acts),
-            ]
-            m.d.sync += loaded.eq((loaded & ~taken) | filler.done)
-            arrives, ready = arrives & usable, ready & usable
+        arrives = self.beats.valid
         m.d.comb += [
             advance.eq(advance_of(self.sums)),
-            self.beats.ready.eq(ready),
-            taken.eq(arrives & advance),
+            self.beats.ready.eq(advance),
         ]
         first = Signal(init=1)
-        with m.If(taken):
+        with m.If(arrives & advance):
             m.d.sync += first.eq(beat.last)
 
         # What the accumulators need to know of a beat travels beside the adder trees.
@@ -175,21 +148,10 @@ class TernaryMacArray(wiring.Component):
             m.submodules[f"row{index}"] = row = ROWS[params.style](params)
             m.d.comb += [
                 row.advance.eq(advance),
-                Value.cast(getattr(row, params.weight_name)).eq(
-                    Value.cast(getattr(beat, params.weight_name)[index])),
+                Value.cast(row.weights).eq(Value.cast(beat.weights[index])),
+                row.acts.eq(acts), row.first.eq(leaving_first), row.filled.eq(filled),
+                row.minus_count.eq(steps.delay(
+                    beat.minus_counts[index], params.row_steps, f"minus_count{index}")),
+                self.sums.payload[index].eq(row.sum),
             ]
-            if params.style.has_tables:
-                m.d.comb += [
-                    row.fill.eq(filler.fill),
-                    row.fill_index.eq(filler.fill_index),
-                    row.entries.eq(filler.entries),
-                ]
-            else:
-                m.d.comb += row.acts.eq(acts)
-            m.d.comb += [row.first.eq(leaving_first), row.filled.eq(filled)]
-            if params.start_name:
-                start = getattr(beat, params.start_name)[index]
-                m.d.comb += getattr(row, row.start_port).eq(
-                    steps.delay(start, params.row_steps, f"minus_count{index}"))
-            m.d.comb += self.sums.payload[index].eq(row.sum)
         return m

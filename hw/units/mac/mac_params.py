@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amaranth.hdl import Shape, signed, unsigned
+from amaranth.hdl import signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.units.mac.array_style import FILL_ENTRIES, ArrayStyle, row_steps
-from sterna.hw.units.mac.weight_codes import PAIR_BITS, TRIPLE_BITS, Trit
+from sterna.hw.units.mac.array_style import ArrayStyle, row_steps
+from sterna.hw.units.mac.weight_codes import PAIR_BITS, Trit
 from sterna.model.checks import check_whole, one_of
 
 __all__ = ["MacParams"]
@@ -88,61 +88,6 @@ class MacParams:
         """Steps from the last beat of a group to its sums: the row and the accumulator."""
         return self.row_steps + 1
 
-    @property
-    def triples(self) -> int:
-        """Triples of columns of a beat, in a style with tables; the last is filled up."""
-        return -(-self.cols // 3)
-
-    @property
-    def entry_bits(self) -> int:
-        """Signed width of an entry of a table: three activations added or subtracted."""
-        return self.act_bits + 2
-
-    @property
-    def entry_shape(self) -> Shape:
-        """Shape of an entry: offset binary where the adders take that."""
-        is_signed = self.style is not ArrayStyle.ECP5_TABLE
-        return Shape(self.entry_bits, is_signed)
-
-    @property
-    def fill_entries(self) -> int:
-        """Entries that load activations into a table; 0 in a style without tables."""
-        return FILL_ENTRIES.get(self.style, 0)
-
-    @property
-    def index_bits(self) -> int:
-        """Bits of the address of an entry, in a style with tables."""
-        return self.fill_entries.bit_length()
-
-    @property
-    def fill_steps(self) -> int:
-        """Cycles that a beat of fresh activations waits until tables hold them: the first
-        notices the beat, each of the others writes an entry.
-        """
-        return self.fill_entries + 1 if self.fill_entries else 0
-
-    @property
-    def start_name(self) -> str | None:
-        """Field of a beat with the start values of its rows; none if all start from 0."""
-        match self.style:
-            case ArrayStyle.XC7_TABLE:
-                return None
-            case ArrayStyle.ECP5_TABLE:
-                return "starts"
-        return "minus_counts"
-
-    @property
-    def start_shape(self) -> Shape:
-        """Shape of a row's start value: a number of -1 weights, or with relative signs a number
-        of triples that may be negative.
-        """
-        match self.style:
-            case ArrayStyle.XC7_TABLE:
-                return unsigned(0)
-            case ArrayStyle.ECP5_TABLE:
-                return signed((self.max_beats * self.triples).bit_length() + 1)
-        return unsigned(self.count_bits)
-
     def beats_per_group(self, columns: int) -> int:
         """Beats that bring one vector of ``columns`` activations past ``rows`` rows."""
         return -(-columns // self.cols)
@@ -152,22 +97,13 @@ class MacParams:
         return -(-matrix_rows // self.rows)
 
     @property
-    def weight_name(self) -> str:
-        """Field of a beat with its weights."""
-        return "codes" if self.style.has_tables else "weights"
-
-    @property
     def code_bits(self) -> int:
-        """Bits of a code, which stands for 1 to 3 weights."""
-        if self.style.has_tables:
-            return TRIPLE_BITS
+        """Bits of a code, which stands for one weight or two."""
         return PAIR_BITS if self.style is ArrayStyle.XC7_PAIR else 2
 
     @property
     def weight_layout(self) -> ArrayLayout:
         """The weights of a row in a beat."""
-        if self.style.has_tables:
-            return ArrayLayout(unsigned(TRIPLE_BITS), self.triples)
         if self.style is ArrayStyle.XC7_PAIR:
             return ArrayLayout(unsigned(PAIR_BITS), -(-self.cols // 2))
         return ArrayLayout(Trit, self.cols)
@@ -175,13 +111,10 @@ class MacParams:
     @property
     def beat_layout(self) -> StructLayout:
         """Payload of ``beats``. What a weight memory holds comes first, then ``acts``."""
-        starts = ({self.start_name: ArrayLayout(self.start_shape, self.rows)}
-                  if self.start_name else {})
         return StructLayout({
-            self.weight_name: ArrayLayout(self.weight_layout, self.rows),
-            **starts,
+            "weights": ArrayLayout(self.weight_layout, self.rows),
+            "minus_counts": ArrayLayout(unsigned(self.count_bits), self.rows),
             "last": 1,
-            **({"fresh": 1} if self.style.has_tables else {}),
             "acts": ArrayLayout(signed(self.act_bits), self.cols),
         })
 

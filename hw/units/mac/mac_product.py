@@ -36,7 +36,7 @@ def mac_design(model: QuantizedModel, params: MacParams) -> UnitDesign:
     digits = -(-params.word_bits // 4)
     return UnitDesign(
         TernaryMacArray(params), "ternary_mac_array",
-        derived=("count_bits", "sum_bits", "sum_limit", "row_steps", "latency", "fill_steps",
+        derived=("count_bits", "sum_bits", "sum_limit", "row_steps", "latency",
                  "max_beats", "word_bits"),
         summary=(f"Dot products of ternary rows with {params.act_bits}-bit activations: "
                  f"{params.rows} rows side by side, {params.cols} columns per beat, no "
@@ -62,47 +62,26 @@ def packed_weights(
 
 
 def _sections(params: MacParams) -> str:
-    codes = {
-        ArrayStyle.XC7_PAIR: _PAIR_CODES, ArrayStyle.ECP5_TABLE: _RELATIVE_CODES,
-        ArrayStyle.XC7_TABLE: _TRIPLE_CODES}.get(params.style, _TRIT_CODES)
-    starts = _START_VALUES.get(params.start_name or "", "")
-    fresh = _FRESH.format(params=params) if params.style.has_tables else ""
-    pauses = (" but for those fills" if params.style.has_tables else "")
+    codes = _PAIR_CODES if params.style is ArrayStyle.XC7_PAIR else _TRIT_CODES
     return _MAC_SECTIONS.format(
-        params=params, file=WEIGHTS_FILE, codes=codes, starts=starts, fresh=fresh, pauses=pauses,
+        params=params, file=WEIGHTS_FILE, codes=codes,
         fields=", ".join(f"`{name}`" for name in params.beat_layout.members if name != "acts"))
 
 
 _TRIT_CODES = "A weight is 0, 1 or 3\n(for -1); 2 is not a weight."
 _PAIR_CODES = """Two columns share
 a code of four bits: `sterna.hw.units.mac.weight_codes` has the table."""
-_TRIPLE_CODES = """Three columns share
-a code of five bits: `sterna.hw.units.mac.weight_codes` has the table."""
-_RELATIVE_CODES = """Three columns share
-a code of five bits, the highest of which is a relative sign: `sterna.hw.units.mac.weight_codes` has
-the table and the rule."""
-_START_VALUES = {
-    "minus_counts": """ `minus_counts[i]` is
-the number of -1 weights in the whole row i, read with the first beat of a group only.""",
-    "starts": """ `starts[i]` is what
-row i starts from, read with the first beat of a group only:
-`sterna.hw.units.mac.weight_packing.row_starts`.""",
-}
-_FRESH = """
-`fresh` is high if the activations are not those of the beat before, and with the first beat of all.
-Such a beat waits {params.fill_steps} cycles: the sums of every three activations are written to
-tables.
-"""
 
 _MAC_SECTIONS = """\
 ## What to send
 
 A matrix is taken in groups of {params.rows} rows, a group in beats of {params.cols} columns. Fill
 up the last group and the last beat with zero weights: they change no sum. {codes} `last` is high
-with the last beat of a group.{starts} A group has at most {params.max_beats} beats, and a row at
+with the last beat of a group. `minus_counts[i]` is the number of -1 weights in the whole row i,
+read with the first beat of a group only. A group has at most {params.max_beats} beats, and a row at
 most {params.max_columns} weights that are not zero; sums then cannot overflow.
-{fresh}
-One beat per cycle{pauses}, without a pause between groups. The sums of a group are valid
+
+One beat per cycle, without a pause between groups. The sums of a group are valid
 {params.latency} cycles after the cycle that took its last beat, plus the cycles in which sums
 waited to be taken, for the whole pipeline waits with them.
 

@@ -15,25 +15,14 @@ import numpy as np
 from sterna.hw.parts.bits import to_bits, to_ints
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_params import MacParams
-from sterna.hw.units.mac.weight_codes import (
-    PAIRS,
-    SIGNED_TRIPLES,
-    TRITS,
-    from_relative,
-    missing_ones,
-    pack,
-    to_relative,
-    unpack,
-)
+from sterna.hw.units.mac.weight_codes import PAIRS, TRITS, pack, unpack
 
-__all__ = [
-    "CODES", "beat_payloads", "pack_projection", "row_codes", "row_starts", "row_trits"]
+__all__ = ["CODES", "beat_payloads", "pack_projection", "row_codes", "row_trits"]
 
 
 CODES = {
-    ArrayStyle.GENERIC: TRITS, ArrayStyle.ECP5_CHAIN: TRITS, ArrayStyle.XC7_PAIR: PAIRS,
-    ArrayStyle.XC7_TABLE: SIGNED_TRIPLES, ArrayStyle.ECP5_TABLE: SIGNED_TRIPLES}
-"""The code of each style; in ``ecp5-table`` its signs are made relative."""
+    ArrayStyle.GENERIC: TRITS, ArrayStyle.ECP5_CHAIN: TRITS, ArrayStyle.XC7_PAIR: PAIRS}
+"""The code of each style."""
 
 
 def row_codes(trits: np.ndarray, style: ArrayStyle) -> np.ndarray:
@@ -41,27 +30,13 @@ def row_codes(trits: np.ndarray, style: ArrayStyle) -> np.ndarray:
 
     >>> row_codes(np.array([1, -1, -1, 1]), ArrayStyle.GENERIC).tolist()
     [1, 3, 3, 1]
-    >>> row_codes(np.array([1, -1, -1, 1]), ArrayStyle.ECP5_TABLE).tolist()
-    [26, 1]
     """
-    codes = pack(trits, CODES[style])
-    return to_relative(codes) if style is ArrayStyle.ECP5_TABLE else codes
+    return pack(trits, CODES[style])
 
 
 def row_trits(codes: np.ndarray, cols: int, style: ArrayStyle) -> np.ndarray:
     """Undo :func:`row_codes`; int8 ``[..., cols]``."""
-    absolute = from_relative(codes) if style is ArrayStyle.ECP5_TABLE else codes
-    return unpack(absolute, cols, CODES[style])
-
-
-def row_starts(trits: np.ndarray, style: ArrayStyle) -> np.ndarray:
-    """Return the start values of rows ``[..., beats, cols]``, what complements lack; int64."""
-    match style:
-        case ArrayStyle.XC7_TABLE:
-            return np.zeros(trits.shape[:-2], dtype=np.int64)
-        case ArrayStyle.ECP5_TABLE:
-            return missing_ones(row_codes(trits, style)).sum(axis=-1)
-    return (np.asarray(trits) == -1).sum(axis=(-2, -1))
+    return unpack(codes, cols, CODES[style])
 
 
 def pack_projection(weight: np.ndarray, params: MacParams) -> list[int]:
@@ -81,20 +56,14 @@ def pack_projection(weight: np.ndarray, params: MacParams) -> list[int]:
     padded = np.zeros((groups * params.rows, beats * params.cols), dtype=np.int8)
     padded[:weight.shape[0], :weight.shape[1]] = weight
     tiles = padded.reshape(groups, params.rows, beats, params.cols)
-    starts = np.zeros((groups, beats, params.rows), dtype=np.int64)
-    starts[:, 0] = row_starts(tiles, params.style)
+    counts = np.zeros((groups, beats, params.rows), dtype=np.int64)
+    counts[:, 0] = (tiles == -1).sum(axis=(-2, -1))
     last = np.zeros((groups, beats, 1), dtype=np.int64)
     last[:, -1] = 1
-    # A vector that takes one beat stays where it is for all groups of rows.
-    fresh = np.full((groups, beats, 1), beats > 1)
-    fresh[0, 0] = True
-
     fields = {
-        params.weight_name: (
-            row_codes(tiles.transpose(0, 2, 1, 3), params.style), params.code_bits),
-        params.start_name: (starts, params.start_shape.width),
+        "weights": (row_codes(tiles.transpose(0, 2, 1, 3), params.style), params.code_bits),
+        "minus_counts": (counts, params.count_bits),
         "last": (last, 1),
-        "fresh": (fresh, 1),
     }
     layout = params.beat_layout
     bits = np.zeros((groups * beats, params.word_bits), dtype=np.uint8)

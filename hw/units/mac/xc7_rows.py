@@ -1,34 +1,20 @@
-"""Rows of the array made of 7 series carry chains, LUTs with two outputs and LUT RAM."""
+"""Rows of the array made of 7 series carry chains and LUTs with two outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-from amaranth.hdl import (
-    Cat,
-    ClockSignal,
-    Const,
-    Instance,
-    Module,
-    Mux,
-    Signal,
-    Value,
-    signed,
-    unsigned,
-)
+from amaranth.hdl import Cat, Const, Instance, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import wiring
-from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.units.mac.array_row import ArrayRow, TableFiller
+from sterna.hw.units.mac.array_row import ArrayRow
 from sterna.hw.units.mac.array_style import tree_steps
-from sterna.hw.units.mac.mac_params import MacParams
-from sterna.hw.units.mac.weight_codes import PAIR_BITS, SIGNED_TRIPLES, TRIPLE_BITS, pack
+from sterna.hw.units.mac.weight_codes import PAIR_BITS
 
-__all__ = ["PairAdder", "TernaryAdder", "Xc7PairRow", "Xc7TableFiller", "Xc7TableRow", "Xc7Tables"]
+__all__ = ["PairAdder", "TernaryAdder", "Xc7PairRow"]
 
 
 def lut_init(low: Callable[..., bool | int], high: Callable[..., bool | int]) -> int:
@@ -87,13 +73,13 @@ class CarryChain(wiring.Component):
 
 
 TERNARY_INIT = lut_init(
-    lambda a, b, c, below, clear: a + b + (c & ~clear) >= 2,
-    lambda a, b, c, below, clear: a ^ b ^ (c & ~clear) ^ below)
-"""Contents of the LUT: I0 to I2 = the operands, I3 = O5 of the bit below, I4 = clear."""
+    lambda a, b, c, below, unused: a + b + c >= 2,
+    lambda a, b, c, below, unused: a ^ b ^ c ^ below)
+"""Contents of the LUT: I0 to I2 = the operands, I3 = O5 of the bit below."""
 
 
 class TernaryAdder(wiring.Component):
-    """``a + b + c``, or ``a + b`` while ``clear`` is high; combinational.
+    """``a + b + c``; combinational.
 
     The LUT of a bit reduces three operands to two: their exclusive or, and their majority (O5),
     which counts for the bit above. There it enters the exclusive or (O6) and is the other
@@ -106,7 +92,6 @@ class TernaryAdder(wiring.Component):
             "a": In(signed(width)),
             "b": In(signed(width)),
             "c": In(signed(width)),
-            "clear": In(1),
             "total": Out(signed(width)),
         })
 
@@ -119,7 +104,7 @@ class TernaryAdder(wiring.Component):
         for place in range(self.width):
             m.submodules[f"lut{place}"] = lut6_2(
                 TERNARY_INIT,
-                [self.a[place], self.b[place], self.c[place], below[place], self.clear,
+                [self.a[place], self.b[place], self.c[place], below[place], Const(0, 1),
                  Const(1, 1)],
                 majority[place], half_sum[place])
         m.d.comb += [
@@ -139,13 +124,12 @@ class PartialSum:
 
 
 def add_tree(
-    m: Module, steps: Pipeline, partials: list[PartialSum], left: int,
-    bits: Callable[[int], int],
-) -> list[PartialSum]:
-    """Add neighbours, level by level, until at most ``left`` partial sums remain; ``bits`` gives
-    the signed width of a sum of so many columns.
+    m: Module, steps: Pipeline, partials: list[PartialSum], bits: Callable[[int], int],
+) -> Value:
+    """Add neighbours, level by level; ``bits`` gives the signed width of a sum of so many
+    columns.
     """
-    for depth in range(tree_steps(len(partials), left)):
+    for depth in range(tree_steps(len(partials))):
         groups = [partials[i:i + 3] for i in range(0, len(partials), 3)]
         partials = []
         for index, group in enumerate(groups):
@@ -159,7 +143,7 @@ def add_tree(
                     (adder.a, adder.b, adder.c), group, strict=False)]
                 value = adder.total
             partials.append(PartialSum(steps.register(value, f"{name}_sum"), columns))
-    return partials
+    return partials[0].value
 
 
 def _operand(x0: int, x1: int, *select: int) -> int:
@@ -232,156 +216,15 @@ class Xc7PairRow(ArrayRow):
                 m.d.comb += pair.x1.eq(self.acts[2 * index + 1])
             partials.append(PartialSum(steps.register(pair.total, f"pair{index}_sum"), columns))
 
-        (operand,) = add_tree(m, steps, partials, 1, params.operand_bits)
+        operand = add_tree(m, steps, partials, params.operand_bits)
         if self._bare:
-            m.d.comb += self.sum.eq(operand.value)
+            m.d.comb += self.sum.eq(operand)
             return m
 
         # One LUT for each bit: the choice is part of the adder's.
         total = Signal(signed(params.sum_bits), reset_less=True)
-        before = Mux(self.first, self.start, total)
+        before = Mux(self.first, self.minus_count, total)
         with m.If(self.advance & self.filled):
-            m.d.sync += total.eq((before + operand.value)[:params.sum_bits])
+            m.d.sync += total.eq((before + operand)[:params.sum_bits])
         m.d.comb += self.sum.eq(total)
         return m
-
-
-_READ_PORTS = "ABC"
-"""Ports of a RAM32M with an address of their own. Port D's is where all four are written."""
-
-
-class Xc7Tables(wiring.Component):
-    """A table of 32 entries for each triple of activations; read at once, written on a clock.
-
-    A RAM32M (four LUTs) is written at one address and read at three others, two bits each. All
-    tables are written alike, so ports of several tables share a RAM32M: 20 LUTs hold three
-    tables of 10 bits.
-    """
-
-    def __init__(self, triples: int, entry_bits: int) -> None:
-        self.triples = triples
-        self.entry_bits = entry_bits
-        entries = ArrayLayout(signed(entry_bits), triples)
-        super().__init__({
-            "codes": In(ArrayLayout(unsigned(TRIPLE_BITS), triples)),
-            "entries": In(entries),
-            "fill": In(1),
-            "fill_index": In(unsigned(TRIPLE_BITS)),
-            "values": Out(entries),
-        })
-
-    def elaborate(self, platform):
-        m = Module()
-
-        # Two bits of an entry for each port.
-        values = [[] for _ in range(self.triples)]
-        ports = [(triple, low) for triple in range(self.triples)
-                 for low in range(0, self.entry_bits, 2)]
-        for index in range(0, len(ports), len(_READ_PORTS)):
-            connections = {
-                "i_WCLK": ClockSignal(), "i_WE": self.fill,
-                "i_ADDRD": self.fill_index, "i_DID": Const(0, 2)}
-            for letter, (triple, low) in zip(_READ_PORTS, ports[index:], strict=False):
-                read = Signal(2, name=f"read{triple}_{low}")
-                high = min(low + 2, self.entry_bits)
-                entry = self.entries[triple][low:high]
-                connections |= {
-                    f"i_ADDR{letter}": self.codes[triple],
-                    f"i_DI{letter}": Cat(entry, Const(0, low + 2 - high)),
-                    f"o_DO{letter}": read}
-                values[triple].append(read[:high - low])
-            m.submodules[f"ram{index // len(_READ_PORTS)}"] = Instance(
-                "RAM32M", **_unused(connections))
-        m.d.comb += [self.values[triple].eq(Cat(bits)) for triple, bits in enumerate(values)]
-        return m
-
-
-def _unused(connections: dict) -> dict:
-    """Tie the inputs of ports that are left over to 0, and their outputs to nothing."""
-    ties: dict = {f"i_{pin}{letter}": Const(0, width)
-                  for letter in _READ_PORTS for pin, width in (("ADDR", TRIPLE_BITS), ("DI", 2))}
-    ties |= {f"o_DO{letter}": Signal(2, name=f"unused{letter}") for letter in f"{_READ_PORTS}D"}
-    return ties | connections
-
-
-class Xc7TableRow(ArrayRow):
-    """One row of style ``xc7-table``: tables, adders of three operands, accumulator.
-
-    A table holds the sum of each of the 27 combinations of three activations at the address that
-    is its code (:mod:`sterna.hw.units.mac.weight_codes`), negatives in two's complement: there
-    is nothing to correct, so a row starts from 0. Every adder ends in a register. The last one
-    adds two operands to the accumulator.
-    """
-
-    def elaborate(self, platform):
-        m = Module()
-        params = self.params
-        steps = Pipeline(m, self.advance)
-
-        m.submodules.tables = tables = Xc7Tables(params.triples, params.entry_bits)
-        m.d.comb += [getattr(tables, name).eq(getattr(self, name)) for name in (
-            "codes", "entries", "fill", "fill_index")]
-        partials = [
-            PartialSum(steps.register(tables.values[index], f"value{index}"),
-                       min(3, params.cols - 3 * index))
-            for index in range(params.triples)]
-
-        partials = add_tree(m, steps, partials, 2, self._sum_bits)
-
-        total = Signal(signed(params.sum_bits), reset_less=True)
-        m.submodules.accumulate = adder = TernaryAdder(params.sum_bits)
-        m.d.comb += [
-            port.eq(partial.value)
-            for port, partial in zip((adder.a, adder.b), partials, strict=False)]
-        m.d.comb += [adder.c.eq(total), adder.clear.eq(self.first), self.sum.eq(total)]
-        with m.If(self.advance & self.filled):
-            m.d.sync += total.eq(adder.total)
-        return m
-
-    def _sum_bits(self, columns: int) -> int:
-        """Signed width of a sum of so many products, each in [-2**(b-1), 2**(b-1)]."""
-        return (columns << (self.params.act_bits - 1)).bit_length() + 1
-
-
-_WALK = "ABCbbccBBaCCbbccBaBCCbcbCcc"
-"""Steps from 0 through all 27 sums of a, b and c: +a is ``a``, -a is ``A``. One comes twice,
-for no shorter walk begins at 0."""
-
-
-class Xc7TableFiller(TableFiller):
-    """Makes the 27 sums of every three activations a, b, c.
-
-    One adder for every three: each sum is the one before plus or minus one activation.
-    """
-
-    def __init__(self, params: MacParams) -> None:
-        # The first step is chosen while 0 is written for the first time.
-        trits = [[0, 0, 0], [0, 0, 0]]
-        for step in _WALK:
-            following = list(trits[-1])
-            following["abc".index(step.lower())] += 1 if step.islower() else -1
-            trits.append(following)
-        super().__init__(params, pack(np.array(trits), SIGNED_TRIPLES)[:, 0].tolist())
-
-    def add_sums(self, m, filling, following):
-        params = self.params
-        # While entry p is written, the step from p + 1 to p + 2 is chosen.
-        walk = _WALK + _WALK[-1] * 2
-        is_a, is_b = (
-            self.choose(m, following, [int(step.lower() == name) for step in walk], f"is_{name}")
-            for name in "ab")
-        minus = self.choose(m, following, [int(step.isupper()) for step in walk], "minus")
-        carry = Signal(reset_less=True)
-        m.d.sync += carry.eq(filling & minus)
-        for triple in range(params.triples):
-            a, b, c = self.triple_of_acts(triple)
-            step = Signal(signed(params.act_bits), name=f"step{triple}", reset_less=True)
-            total = Signal(signed(params.entry_bits), name=f"total{triple}", reset_less=True)
-            chosen = Mux(is_a, a, Mux(is_b, b, c))
-            # The +1 that a complement lacks comes in as a carry, one bit below.
-            added = Cat(Const(1, 1), total).as_signed() + Cat(carry, step).as_signed()
-            m.d.sync += [
-                step.eq(Mux(filling, chosen ^ minus.replicate(params.act_bits), 0)),
-                total.eq(Mux(filling, added[1:params.entry_bits + 1], 0)),
-            ]
-            m.d.comb += self.entries[triple].eq(total)

@@ -204,6 +204,17 @@ class EqualRows(Claimed):
         return m
 
 
+class OneBitLess(MacParams):
+    """An array whose accumulators are a bit too narrow."""
+
+    __slots__ = ()
+
+    @property
+    def sum_bits(self) -> int:
+        """One bit less than it takes."""
+        return MacParams.sum_bits.fget(self) - 1
+
+
 class _OneBitMore(MacParams):
     __slots__ = ()
 

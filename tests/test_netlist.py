@@ -154,15 +154,24 @@ def wrong_memory(netlist: dict[str, Any], top: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("unit", "fault"), [("mac", wrong_table), ("norm", wrong_memory)])
-def test_one_wrong_bit_in_a_netlist_is_caught(unit: str, fault: Any, tmp_path, monkeypatch):
-    model = small("C12")
-    emitted = emit_verilog(model, unit, tmp_path / unit, **sizes_of(unit, **SIZES, trace=True))
-    netlist = synthesize_unit(emitted)
-    fault(netlist, emitted.module)
-    monkeypatch.setattr(netlist_module, "synthesize_unit", lambda _: netlist)
-    wrong = netlist_of(emitted, tmp_path / "wrong")
-    report = simulate(model, unit, TOKENS, simulator=QUICK, emitted=wrong, work=tmp_path)
-    assert not report.passed
-    assert report.failure is not None
-    assert report.failure.startswith("phase ")
+@pytest.mark.parametrize("fault", [wrong_table, wrong_memory])
+def test_one_wrong_bit_in_a_netlist_is_caught(fault: Any, monkeypatch):
+    def faulty(emitted: EmittedUnit) -> dict[str, Any]:
+        netlist = synthesize_unit(emitted)
+        fault(netlist, emitted.module)
+        return netlist
+
+    monkeypatch.setattr(netlist_module, "synthesize_unit", faulty)
+    if fault is wrong_table:
+        unit = simulate_netlist(small("C12"), "mac", TOKENS, simulator=QUICK, **sizes_of(
+            "mac", **SIZES))
+        assert not unit.passed
+        assert unit.failure is not None
+        assert unit.failure.startswith("phase ")
+    else:
+        # The first memory with contents holds the embedding.
+        core = simulate_core_netlist(random_model(
+            ModelConfig(d=8, layers=1, dff=12, vocab=12), PROFILES["C12"], seed=1), [[0, 4, 5], [6]], 3, rows=1, cols=4)
+        assert not core.passed
+        assert core.failure is not None
+        assert "embed" in core.failure

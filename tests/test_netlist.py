@@ -12,7 +12,6 @@ import pytest
 from conftest import sizes_of
 
 from sterna.cli.main import main
-from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.model.config import ModelConfig
 from sterna.model.folder import OutputFolderError
@@ -27,7 +26,6 @@ from sterna.sim.netlist import (
     simulate_netlist,
     synthesize_unit,
 )
-from sterna.sim.simulate import simulate
 
 SIZES = {"rows": 2, "cols": 8, "lanes": 2}
 TOKENS = np.array([3, 4, 5, 6, 7, 8])
@@ -38,6 +36,10 @@ QUICK = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR
 def small(profile: str, vocab: int = 20) -> QuantizedModel:
     config = ModelConfig(d=16, layers=1, dff=24, vocab=vocab)
     return random_model(config, PROFILES[profile], seed=1)
+
+
+def core_model(profile: str) -> QuantizedModel:
+    return random_model(ModelConfig(d=8, layers=1, dff=12, vocab=12), PROFILES[profile], seed=1)
 
 
 @pytest.mark.long
@@ -57,8 +59,7 @@ def test_the_netlist_of_a_unit_agrees_with_both_oracles(unit, profile, simulator
 @pytest.mark.long
 @pytest.mark.parametrize("profile", sorted(PROFILES))
 def test_the_netlist_of_a_core_agrees_in_every_tensor_and_cycle(profile: str) -> None:
-    model = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=12), PROFILES[profile], seed=1)
-    report = simulate_core_netlist(model, [[3, 4, 5], [6]], 3, rows=1, cols=4)
+    report = simulate_core_netlist(core_model(profile), [[3, 4, 5], [6]], 3, rows=1, cols=4)
     assert report.passed, report.failure
     assert report.checks.reference.values > 2_000
     assert report.timing.events == 2 * 2 * 3     # of each sequence, in two phases
@@ -170,8 +171,7 @@ def test_one_wrong_bit_in_a_netlist_is_caught(fault: Any, monkeypatch):
         assert unit.failure.startswith("phase ")
     else:
         # The first memory with contents holds the embedding.
-        core = simulate_core_netlist(random_model(
-            ModelConfig(d=8, layers=1, dff=12, vocab=12), PROFILES["C12"], seed=1), [[0, 4, 5], [6]], 3, rows=1, cols=4)
+        core = simulate_core_netlist(core_model("C12"), [[0, 4, 5], [6]], 3, rows=1, cols=4)
         assert not core.passed
         assert core.failure is not None
         assert "embed" in core.failure

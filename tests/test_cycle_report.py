@@ -58,6 +58,14 @@ def test_every_cycle_is_a_beat_or_waits_for_one_thing(sequences, changes, memory
     assert len({own[-4] - own[-8] for own in found.tokens[1:]}) <= 1
 
 
+@pytest.mark.parametrize("rate", [Fraction(2, 5), Fraction(3, 4), Fraction(97, 100)], ids=str)
+def test_a_core_that_waits_for_its_memory_takes_what_that_gives(rate):
+    params = CoreParams(PARAMS.limits, port_bits=16)
+    found = run_cycles(
+        params, NANO, [(0, Request((0,), tokens=3))], MemoryTiming(9, rate))
+    assert 0.995 * rate <= found.words / found.cycles <= rate
+
+
 @pytest.mark.parametrize(("sequences", "port_bits"), [(1, 0), (2, 0), (4, 128)])
 def test_the_stages_have_all_cycles_of_a_token(sequences, port_bits):
     params = CoreParams(PARAMS.limits, sequences=sequences, port_bits=port_bits)

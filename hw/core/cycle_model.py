@@ -782,7 +782,8 @@ class _Reader:
             return
         if is_row and not model.embedder.takes():
             return
-        self.clock = max(self.clock, now) + self.cycles
+        # A memory that has waited is ahead by less than a word.
+        self.clock = max(self.clock, now - self.words + 1) + self.cycles
         model.result.words += 1
         self.place += 1
         in_weights = self.place - self.header_words

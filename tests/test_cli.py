@@ -296,6 +296,8 @@ BAD_INPUT = [
     ("report tiny --clock-mhz 0 -o r.html", "the clock must be a positive number of MHz, got 0"),
     ("report tiny --memory 1 --clock-mhz 80", "--memory is of a core with --port-bits, at a"),
     ("report tiny --port-bits 64 --clock-mhz 80 --memory nan", "the bandwidth must be a positive"),
+    ("report tiny --board arty --clock-mhz 80", "--board must be one of ulx3s, arty-a7, kv260"),
+    ("report tiny --board u250", "--board goes with a --clock-mhz, and without --memory"),
     ("report tiny -o report.txt", "--output must end in .html, got report.txt"),
     # Operators are not compiled for what is refused.
     *((f"generate {options} --ops", message) for options, message in (

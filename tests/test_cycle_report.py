@@ -154,20 +154,21 @@ def test_it_prints_cycles_bars_choices_and_memory(capsys, nano):
 
 def test_json_has_the_figures_of_the_report_and_goes_with_a_page(capsys, tmp_path: Path):
     target = tmp_path / "new" / "report.html"
-    options = ("micro", "--rows", 4, "--cols", 32, "--sequences", 2, "--port-bits", 32,
-               "--clock-mhz", 50, "--memory", 0.1)
+    # 0.15616 GB/s at 39.04 MHz are four bytes a cycle.
+    options = ("micro", "--rows", 4, "--cols", 32, "--sequences", 2, "--clock-mhz", 39.04,
+               "--port-bits", 64, "--board", "ulx3s")
     code, out, _ = run(capsys, "report", *options, "--json", "--quiet", "-o", target)
     model = load_model("micro")
-    params = CoreParams(Limits.of(model), 4, 32, sequences=2, port_bits=32)
+    params = CoreParams(Limits.of(model), 4, 32, sequences=2, port_bits=64)
     found = cycle_report(params, model.config, MemoryTiming(rate=Fraction(1, 2)))
     assert found.greedy.spent(Use.WEIGHTS) > found.greedy.spent(Use.NORM)
     assert (code, json.loads(out)) == (
-        0, {"model": "micro", **json.loads(json.dumps(found.as_dict(50.0)))})
+        0, {"model": "micro", **json.loads(json.dumps(found.as_dict(39.04)))})
     page = target.read_text(encoding="utf-8")
     check_page(page)
     assert drawings(page) == [stage_bars(found.greedy)]
     assert verdict_of(page) == ("note", f"{number(found.greedy.total)} cycles per token")
-    assert "memory: 0.5 x 32 bits a cycle, the first after 20 cycles" in page
+    assert "memory: 0.5 x 64 bits a cycle, the first after 20 cycles" in page
     assert "(estimated)" in page
     for uses in found.greedy.stages.values():
         for cycles in filter(None, uses.values()):

@@ -291,6 +291,9 @@ def report(
     memory: Annotated[float | None, typer.Option(
         metavar="GB/S", help="Bandwidth of the memory behind the port, in 10^9 bytes per second; a "
                              "word of the port per cycle if not given.")] = None,
+    board: Annotated[str | None, typer.Option(
+        help="Take the memory of this board, and the narrowest port for all of its bandwidth: "
+             "arty-a7, kv260, u250, u280 or ulx3s.")] = None,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", metavar="FILE.html", help="Write the report as a page.")] = None,
     quiet: QuietOption = False,
@@ -306,10 +309,16 @@ def report(
     from sterna.hw.core.core_params import CoreParams
     from sterna.hw.core.cycle_model import MemoryTiming
     from sterna.hw.core.cycle_report import check_clock, cycle_report
+    from sterna.hw.memory.board_memory import BOARD_MEMORIES
     check_file(output, suffix=".html")
     if clock_mhz is not None:
         check_clock(clock_mhz)
     timing = None
+    if board is not None:
+        if clock_mhz is None or memory is not None:
+            raise ValueError("--board goes with a --clock-mhz, and without --memory")
+        source = BOARD_MEMORIES[choose("--board", board, BOARD_MEMORIES)]
+        memory, port_bits = source.usable, port_bits or source.port_bits(clock_mhz)
     if memory is not None:
         if clock_mhz is None or not port_bits:
             raise ValueError("--memory is of a core with --port-bits, at a --clock-mhz")

@@ -66,16 +66,20 @@ def verdict(report: CycleReport) -> list[str]:
 
 def cycle_tables(report: CycleReport, clock_mhz: float | None) -> dict[str, Table]:
     """All tables by name, in the order of a report."""
-    return {"tokens": _tokens(report.tokens, clock_mhz), "stages": _stages(report.greedy),
+    return {"tokens": _tokens(report, clock_mhz), "stages": _stages(report.greedy),
             "choices": _choices(report), "memory": _memory(report)}
 
 
-def _tokens(tokens: Mapping[str, TokenCycles], clock_mhz: float | None) -> Table:
-    rate = () if clock_mhz is None else (f"tokens/s at {clock_mhz:g} MHz (estimated)",)
-    return Table("cycles per token", ("token", "cycles", "array busy", *rate), [
+def _tokens(report: CycleReport, clock_mhz: float | None) -> Table:
+    sequences = report.params.sequences
+    shares = {} if clock_mhz is None else {
+        f"tokens/s at {clock_mhz:g} MHz (estimated)": 1,
+        **({"of a sequence": sequences} if sequences > 1 else {})}
+    return Table("cycles per token", ("token", "cycles", "array busy", *shares), [
         (name, number(each.total), f"{each.utilisation:.1%}",
-         *(() if clock_mhz is None else (f"{tokens_per_second(each, clock_mhz):,.0f}",)))
-        for name, each in tokens.items()])
+         *(f"{tokens_per_second(each, clock_mhz or 0) / share:,.0f}"
+           for share in shares.values()))
+        for name, each in report.tokens.items()])
 
 
 def _stages(token: TokenCycles) -> Table:

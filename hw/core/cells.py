@@ -178,19 +178,21 @@ class Cells(wiring.Component):
         m.d.comb += [write.addr.eq(places[2]), write.data.eq(results.tag),
                      write.en.eq(chosen[2]), read.addr.eq(out_place)]
 
-        waiting = out_place != places[2]
-        last_part = part == parts - 1
+        waiting, leaves = Signal(), Signal()
+        following = (out_place + 1)[:len(out_place)]
+        m.d.comb += leaves.eq(waiting & (part == parts - 1))
+        m.d.sync += waiting.eq(chosen[2] | Mux(leaves, following != places[2], waiting))
         with m.If(waiting):
-            m.d.sync += part.eq(Mux(last_part, 0, part + 1))
-            with m.If(last_part):
-                m.d.sync += out_place.eq(out_place + 1)
+            m.d.sync += part.eq(Mux(leaves, 0, part + 1))
+        with m.If(leaves):
+            m.d.sync += out_place.eq(following)
         group = params.batch * params.row_beats
         # A group is counted a cycle after it begins. Two never begin in cycles that follow each
         # other, so what there is room for may come late.
         kept, begun = Signal(range(depth + 1)), Signal()
         m.d.sync += [
             begun.eq(self.begins),
-            kept.eq(kept + Mux(begun, group, 0) - (waiting & last_part)),
+            kept.eq(kept + Mux(begun, group, 0) - leaves),
             self.room.eq(kept <= Mux(begun, depth - 2 * group, depth - group))]
 
         lane_bits = shape.elem_shape.width * params.cell_lanes

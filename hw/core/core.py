@@ -387,9 +387,12 @@ class Core(Datapath):
         # that is free stays so until it takes the prompt.
         prompt, has_prompt = Signal(self.prompts.payload.shape()), Signal()
         asked = prompt.sequence if count > 1 else Const(0, 1)
-        taken, is_free = Signal(), Signal()
-        m.d.sync += is_free.eq(has_prompt & ~taken & ~(
-            waiting | generating | held | predicts).bit_select(asked, 1))
+        taken, is_free, generates = Signal(), Signal(), Signal()
+        busy = Signal(count)
+        m.d.sync += [
+            busy.eq(waiting | generating | held | predicts),
+            is_free.eq(has_prompt & ~taken & ~busy.bit_select(asked, 1)),
+            generates.eq(prompt.predict & prompt.limit.any())]
         with m.If(self.prompts.valid & self.prompts.ready):
             m.d.sync += [prompt.eq(self.prompts.payload), has_prompt.eq(1)]
         with m.If(taken):
@@ -405,7 +408,7 @@ class Core(Datapath):
                 waiting.bit_select(asked, 1).eq(1),
                 will_start.bit_select(asked, 1).eq(prompt.start),
                 will_predict.bit_select(asked, 1).eq(prompt.predict),
-                generating.bit_select(asked, 1).eq(prompt.predict & prompt.limit.any()),
+                generating.bit_select(asked, 1).eq(generates),
                 warm.bit_select(asked, 1).eq(prompt.beta.any()),
             ]
 
@@ -428,7 +431,7 @@ class Core(Datapath):
         m.submodules.left = store = memory.Memory(
             shape=LIMIT_BITS, depth=max(count, 2), init=[], attrs=NEVER_COLLIDES)
         write, left = store.write_port(), store.read_port(domain="comb")
-        left_before = Signal(LIMIT_BITS, reset_less=True)
+        left_before, is_last = Signal(LIMIT_BITS, reset_less=True), Signal()
         m.d.comb += [
             left.addr.eq(sampler.owner), write.en.eq(chosen | taken),
             write.addr.eq(Mux(chosen, sampled, asked)),
@@ -438,7 +441,7 @@ class Core(Datapath):
         steps = Pipeline(m, Const(1))
         stop = steps.register(settings.data.stop, "stop")
         stop_token = steps.register(settings.data.stop_token, "stop_token")
-        m.d.sync += left_before.eq(left.data)
+        m.d.sync += [left_before.eq(left.data), is_last.eq(left.data == 1)]
         m.submodules.following = store = memory.Memory(
             shape=params.token_bits, depth=max(count, 2), init=[], attrs=NEVER_COLLIDES)
         write, token = store.write_port(), store.read_port(domain="comb")
@@ -455,7 +458,7 @@ class Core(Datapath):
         word = Signal(token_layout(params))
         m.d.comb += [
             word.sequence.eq(sampled), word.token.eq(sampler.token),
-            word.last.eq((left_before == 1) | (stop & (stop_token == sampler.token))),
+            word.last.eq(is_last | (stop & (stop_token == sampler.token))),
             queue.w_data.eq(steps.register(word, "given")),
             queue.w_en.eq(steps.flags(chosen, 1, "gives")[-1]),
             self.tokens.valid.eq(queue.r_rdy & self._is_running()),

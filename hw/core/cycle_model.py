@@ -198,6 +198,7 @@ class _Model(Machine):
         self.sequences = [_Sequence() for _ in range(params.sequences)]
         self.waits: _Prompt | None = None
         self.is_free = False    # the sequence of that prompt
+        self.busy = [False] * params.sequences  # as of the cycle before
         self.sampler = _Sampler(self)
         self.reader = _Reader(self, config, memory) if params.port_bits else None
         self.embedder: Any = (_PortEmbedder if params.port_bits else _Embedder)(self)
@@ -206,6 +207,8 @@ class _Model(Machine):
         """Run until so many tokens have been given."""
         while tokens:
             taken = self._take(prompts)
+            self.busy = [each.waiting or each.generating or each.held or each.predicts
+                         for each in self.sequences]
             if self.reader:
                 self.reader.step()
             self.post.step()
@@ -259,8 +262,7 @@ class _Model(Machine):
         if self.is_free and self.sampler.given is None and not self.sampler.is_choosing:
             self.waits, self.is_free = None, False
             return waits
-        each = self.sequences[waits.sequence]
-        self.is_free = not (each.waiting or each.generating or each.held or each.predicts)
+        self.is_free = not self.busy[waits.sequence]
         return None
 
     def _begin(self, prompt: _Prompt) -> None:
@@ -505,6 +507,7 @@ class _Post(_Worker):
         self.part = self.slot = self.left = 0
         self.begins = False
         self.logits = 0     # taken and not yet gone
+        self.has_logit_room = True
         self.awaits = Use.PIPELINE  # the use of a cycle of the array that waits for this
 
     def step(self) -> None:
@@ -512,7 +515,9 @@ class _Post(_Worker):
         stage = model.phases[self.phase].stage
         products, cells = model.products, model.cells
         is_head = stage.kind is StageKind.HEAD
-        room = self.logits != params.logit_depth if is_head else not self.begins or cells.has_room
+        room = self.has_logit_room if is_head else not self.begins or cells.has_room
+        # One more may be taken until this is known.
+        self.has_logit_room = self.logits < params.logit_depth - 1
         group_ends = products.is_taken = False
         is_scaled = self.sequence < self.counts[self.phase]
         self.awaits = (Use.PIPELINE if not products.sums

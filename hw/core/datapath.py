@@ -77,11 +77,11 @@ class ArrayPath(wiring.Component):
             queue.r_en.eq(port.ready & is_open),
         ]
         # What nobody wants is gone as it comes; two may go in a cycle. What comes is counted a
-        # cycle late.
+        # cycle late, and one more may come until this is known.
         kept, came = Signal(range(depth + 1)), Signal()
         gone = port.valid & port.ready
-        m.d.sync += [came.eq(self.post.takes_logits), kept.eq(kept + came - gone - dropped)]
-        m.d.comb += self.post.logit_room.eq(Mux(came, kept != depth - 1, kept != depth))
+        m.d.sync += [came.eq(self.post.takes_logits), kept.eq(kept + came - gone - dropped),
+                     self.post.logit_room.eq(kept < Mux(came, depth - 2, depth - 1))]
 
 
 class Datapath(ArrayPath):

@@ -283,8 +283,8 @@ class Geometry:
     def logit_depth(self) -> int:
         """Beats of results of a head that wait at the port."""
         if not self.limits.normalizes:
-            return self._in_flight(self.post_latency + 1, self.row_beats)
-        return 4 if self.compact else 16
+            return self._in_flight(self.post_latency + 2, self.row_beats) + 1
+        return 5 if self.compact else 16
 
     @property
     def sum_depth(self) -> int:

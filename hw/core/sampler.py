@@ -156,8 +156,9 @@ class TokenSampler(wiring.Component):
                     m.next = "SEARCH"
             with m.State("SEARCH"):
                 with m.If(arrived & ~inside):
+                    m.d.sync += [kept.eq(weights), token_word.eq(arrived_word)]
                     with m.If(left[-1]):
-                        m.d.sync += [inside.eq(1), kept.eq(weights), token_word.eq(arrived_word)]
+                        m.d.sync += inside.eq(1)
                     with m.Else():
                         m.d.sync += rest.eq(left)
                 with m.If(over):

@@ -93,35 +93,30 @@ class VectorStore(wiring.Component):
     def _find_maximum(self, m):
         params, elements = self.params, self.elements
         steps = Pipeline(m, Const(1))
-        keys = [steps.register(
-                    _key(y) & (elements.wide if lane >= params.cell_lanes else Const(1)).replicate(
-                        len(y)), f"key{lane}")
-                for lane, y in enumerate(elements.y)]
-        way = 1
-        while len(keys) > 1:
-            way += 1
-            keys = [steps.register(Mux(a >= b, a, b), f"key{way}_{index}")
-                    for index, (a, b) in enumerate(zip(keys[::2], keys[1::2], strict=True))]
-        valid = steps.flags(self.elements_valid, way, "keyed")[-1]
-        first = steps.delay(elements.first, way, "first")
-        sequence = steps.delay(elements.sequence, way, "sequence")
-        key, = keys
+        depth = (params.post_lanes - 1).bit_length()
+        valid = steps.flags(self.elements_valid, depth, "keyed")
+        keys = [_key(y) & (elements.wide if lane >= params.cell_lanes else Const(1)).replicate(
+                    len(y)) for lane, y in enumerate(elements.y)]
+        for way in range(depth):
+            keys = [steps.register(key, f"key{way}_{index}") for index, key in enumerate(keys)]
+            keys = [Mux(a >= b, a, b) for a, b in zip(keys[::2], keys[1::2], strict=True)]
+        # What is not valid is no larger than anything, a first one is larger.
+        first = steps.delay(elements.first, depth, "first")
+        key = Cat(keys[0], first) & valid[-1].replicate(params.norm.y_bits + 1)
+        key = steps.register(key, "key")
+        sequence = steps.delay(elements.sequence, depth + 1, "sequence")
 
-        # Keys are compared, magnitudes are what is asked for.
-        depth = max(params.batch, 2)
-        m.submodules.keys = kept = memory.Memory(
-            shape=len(key), depth=depth, init=[], attrs=NEVER_COLLIDES)
         m.submodules.largest = largest = memory.Memory(
-            shape=len(key), depth=depth, init=[], attrs=NEVER_COLLIDES)
-        before, read = kept.read_port(domain="comb"), largest.read_port(domain="comb")
-        wins = valid & (first | (key > before.data))
-        m.d.comb += [before.addr.eq(sequence), read.addr.eq(self.sequence)]
-        for write, value in ((kept.write_port(), key), (largest.write_port(), key[1:] + key[0])):
-            m.d.comb += [write.addr.eq(sequence), write.en.eq(wins), write.data.eq(value)]
+            shape=params.norm.y_bits, depth=max(params.batch, 2), init=[], attrs=NEVER_COLLIDES)
+        write = largest.write_port()
+        before, read = (largest.read_port(domain="comb") for _ in range(2))
         m.d.comb += [
-            self.maximum.eq(read.data),
+            before.addr.eq(sequence), write.addr.eq(sequence), write.data.eq(key[:-1]),
+            write.en.eq(key > before.data), read.addr.eq(self.sequence),
+            # Keys are compared, magnitudes are what is asked for.
+            self.maximum.eq(read.data[1:] + read.data[0]),
             self.complete.eq(
-                steps.flags(self.elements_valid & elements.last, way - 1, "complete")[-1]),
+                steps.flags(self.elements_valid & elements.last, depth, "complete")[-1]),
         ]
 
 

@@ -117,14 +117,16 @@ class TokenSampler(wiring.Component):
         random, keeps = self._random(m, draws_now)
         total = Signal(self._units.total_bits)
         share = self._share(m, steps, random, total)
-        rest = Signal(self._units.total_bits)
+        # What is left of r; once that is negative, what was left before.
+        rest, before = Signal(signed(self._units.total_bits + 1)), Signal(self._units.total_bits)
         kept = Signal(ArrayLayout(unsigned(self._units.weight_bits), params.post_lanes))
         token_word = Signal(params.token_bits)
-        inside = Signal()
         wait = Signal(range(6))
         weight = Signal(self._units.weight_bits)
-        tried = Signal()
-        left = rest - Mux(tried, weight, word_sum)
+        tried, takes, upcoming = Signal(), Signal(), Signal.like(lane)
+        with m.If(takes & ~rest[-1]):
+            m.d.sync += [before.eq(rest), rest.eq(rest - Mux(tried, weight, word_sum)),
+                         lane.eq(upcoming)]
         with m.FSM():
             with m.State("IDLE"):
                 for index, flag in enumerate(complete):
@@ -152,27 +154,20 @@ class TokenSampler(wiring.Component):
             with m.State("SHARE"):
                 m.d.sync += wait.eq(wait + 1)
                 with m.If(wait == 5):
-                    m.d.sync += [rest.eq(share), inside.eq(0), reading.eq(1)]
+                    m.d.sync += [rest.eq(share), reading.eq(1)]
                     m.next = "SEARCH"
             with m.State("SEARCH"):
-                with m.If(arrived & ~inside):
+                m.d.comb += takes.eq(arrived)
+                with m.If(arrived & ~rest[-1]):
                     m.d.sync += [kept.eq(weights), token_word.eq(arrived_word)]
-                    with m.If(left[-1]):
-                        m.d.sync += inside.eq(1)
-                    with m.Else():
-                        m.d.sync += rest.eq(left)
                 with m.If(over):
-                    m.d.sync += [lane.eq(0), inside.eq(0)]
+                    m.d.sync += [upcoming.eq(0), rest.eq(Mux(rest[-1], before, rest))]
                     m.next = "LANE"
             with m.State("LANE"):
                 # A lane in two cycles: its weight, then the difference.
-                m.d.sync += [tried.eq(~tried), weight.eq(
-                    Array(kept[index] for index in range(params.post_lanes))[lane])]
-                with m.If(tried & ~inside):
-                    with m.If(left[-1]):
-                        m.d.sync += inside.eq(1)
-                    with m.Else():
-                        m.d.sync += [rest.eq(left), lane.eq(lane + 1)]
+                m.d.comb += takes.eq(tried)
+                m.d.sync += [tried.eq(~tried), upcoming.eq(upcoming + tried), weight.eq(
+                    Array(kept[index] for index in range(params.post_lanes))[upcoming])]
                 count = Signal(range(2 * params.post_lanes + 1))
                 m.d.sync += count.eq(count + 1)
                 with m.If(count == 2 * params.post_lanes):

@@ -71,7 +71,7 @@ class Verilog:
     """A claim given in Verilog; with its fault it is another."""
 
     def __init__(self, text: str, sound: str, faulty: str) -> None:
-        self.text, self.method, self.cells, self.fault = text, "induction", Cells.OURS, Fault.CODE
+        self.text, self.cells, self.fault = text, Cells.OURS, Fault.CODE
         self._verilog = {Fault.NONE: sound, Fault.CODE: faulty}
 
     def question(self, fault: Fault = Fault.NONE) -> Question:

@@ -20,8 +20,12 @@ from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.taps import TapRecorder
 
 __all__ = [
-    "Activations", "Oracles", "PhaseBuilder", "Stimulus", "last_flags", "reference_activations",
-    "short_vectors"]
+    "SPREAD", "Activations", "Oracles", "PhaseBuilder", "Stimulus", "last_flags",
+    "reference_activations", "short_vectors"]
+
+SPREAD = 256
+"""Beats of random values of the whole range: they reach what the ends of it do not, such as the
+segments of a sigmoid, on every lane."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,14 @@ import numpy as np
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign
 from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.testbench.scoreboard import ScoredPhase
-from sterna.hw.testbench.stimulus import Activations, Oracles, PhaseBuilder, Stimulus, last_flags
+from sterna.hw.testbench.stimulus import (
+    SPREAD,
+    Activations,
+    Oracles,
+    PhaseBuilder,
+    Stimulus,
+    last_flags,
+)
 from sterna.hw.units.glu import GluParams, GluUnit
 from sterna.hw.units.spec import UnitSpec, usual_phases
 from sterna.model.quantized import QuantizedModel
@@ -87,14 +94,18 @@ def _add(
 
 
 def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> PhaseBuilder:
-    """Both ends of the range and the values around zero, every pair of them on every lane."""
-    z = model.profile.z
+    """Both ends of the range and the values around zero, every pair of them on every lane; then
+    values of the whole range, in vectors of a beat or two."""
+    z, rng = model.profile.z, np.random.default_rng(1)
     corners = np.array([z.min, z.min + 1, -1, 0, 1, z.max - 1, z.max])
     gate, up = (each.reshape(-1) for each in np.meshgrid(corners, corners))
     builder, cell = PhaseBuilder(ports), IntegerRecords(
         glu_cell(model.profile, "glu", params.lanes), {}, model.sigmoid)
-    for shift in range(params.lanes):
-        gates, ups = np.roll(gate, shift), np.roll(up, shift)
+    pairs = [(np.roll(gate, shift), np.roll(up, shift)) for shift in range(params.lanes)]
+    pairs += [(rng.integers(z.min, z.max + 1, (1 + index % 2) * params.lanes),
+               rng.integers(z.min, z.max + 1, (1 + index % 2) * params.lanes))
+              for index in range(SPREAD)]
+    for shift, (gates, ups) in enumerate(pairs):
         values = {"glu.gate.z": gates, "glu.up.z": ups}
         p, _ = cell.run(values)
         silu = values["glu.gate.silu"]

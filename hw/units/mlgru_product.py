@@ -12,7 +12,7 @@ from sterna.hw.emit.folder import EmittedUnit, UnitDesign
 from sterna.hw.emit.payloads import Fields, UnitPorts, pack_words
 from sterna.hw.testbench.job import Phase
 from sterna.hw.testbench.scoreboard import ExpectedTensor, ScoredPhase
-from sterna.hw.testbench.stimulus import Activations, Stimulus
+from sterna.hw.testbench.stimulus import SPREAD, Activations, Stimulus, last_flags
 from sterna.hw.units.mlgru import MlgruParams, MlgruUnit
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.quantized import QuantizedModel
@@ -159,6 +159,10 @@ def _expected(
             count = min(params.beats_per_layer, available - first)
             if count <= 0:
                 return expected
+            flags = last_flags(params.beats_per_layer)[:count]
+            expected.append(ExpectedTensor(
+                token, f"layer{layer}.mlgru.last", "states", after + first, count, fields["last"],
+                flags))
             for part, tap in _RESULTS.items():
                 if part not in fields:
                     continue
@@ -174,9 +178,10 @@ def _expected(
 def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarray]:
     """Pre-activations at the ends of their range, and what the reference makes of them: every
     combination of lowest, highest, -1, 0 and 1 on some channel, shifted from token to token, so
-    that states are driven to both ends and held there.
+    that states are driven to both ends and held there; then values of the whole range.
     """
-    z = model.profile.z
+    z, rng = model.profile.z, np.random.default_rng(1)
+    spread = -(-SPREAD // params.words)
     corners = np.array([z.min, z.max, 0, -1, 1, z.max, z.min])
     channels = np.arange(params.channels)
     tensors: dict[str, list[np.ndarray]] = {}
@@ -184,11 +189,14 @@ def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarra
         at = f"layer{layer}.mlgru"
         cell = IntegerRecords(mlgru_cell(model.profile, at, params.channels), {}, model.sigmoid)
         state = [np.zeros(params.channels, dtype=np.int64)]
-        for token in range(8):
+        for token in range(8 + spread):
             index = channels + 3 * token + 11 * layer
             values = {
                 f"{at}.f.z": corners[index % 7], f"{at}.c.z": corners[(index // 7) % 7],
                 f"{at}.g.z": corners[(index // 49 + token) % 7]}
+            if token >= 8:
+                values = {name: rng.integers(z.min, z.max + 1, params.channels)
+                          for name in values}
             _, state = cell.run(values, state)
             for name, value in values.items():
                 tensors.setdefault(name, []).append(value)

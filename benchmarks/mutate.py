@@ -108,15 +108,16 @@ def plant(emitted: EmittedUnit, count: int, seed: int) -> dict[int, str]:
         write_rtlil plain.il
         mutate -list {2 * count} -seed {seed} -ctrl {_SELECT} {bits} 1 -o mutants.txt
     """)
-    # Clocks stay what they are, and a memory that is read at once is always enabled.
+    # Clocks stay what they are, and a memory that is read at once is always enabled. The output of
+    # a register is the input of others, and stays what tells the registers of two circuits apart.
     commands = [line for line in (folder / "mutants.txt").read_text().splitlines()
-                if not re.search(r"-port (\w*CLK|RD_EN|RD_\wRST) ", line)][:count]
+                if not re.search(r"-port (\w*CLK|Q|RD_EN|RD_\wRST) ", line)][:count]
     (folder / "mutate.ys").write_text("\n".join(commands) + "\n")
     run_yosys(folder, f"""
         read_rtlil plain.il
         script mutate.ys
         write_rtlil mutated.il
-        write_verilog -noattr {emitted.verilog_path.name}
+        write_verilog -noattr -noparallelcase {emitted.verilog_path.name}
     """)
     manifest = json.loads((folder / "params.json").read_text())
     manifest["ports"].append({"name": _SELECT, "direction": "input", "width": bits})

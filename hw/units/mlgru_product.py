@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -100,7 +100,8 @@ def mlgru_phases(
               expect(min(few, 2), words=len(partial)) + expect(few, after=len(partial))),
         phase("cut in mid-token", partial, []),
         phase("after a reset in mid-token", short, expect(few), reset=True),
-        phase("extremes", _sequence(params, sent, extreme, extreme_tokens),
+        phase("extremes", _sequence(
+                  params, sent, extreme, extreme_tokens, _starts(extreme_tokens)),
               _expected(params, fields, extreme, None, extreme_tokens)),
     ]
     if params.sequences > 1:
@@ -130,14 +131,16 @@ def _mix(first: list[int], second: list[int], lead: int, mark: int) -> list[int]
 
 def _sequence(
     params: MlgruParams, fields: Fields, tensors: Tensors, tokens: int,
+    starts: Sequence[int] = (0,),
 ) -> list[int]:
-    """Payloads of a sequence of tokens."""
+    """Payloads of tokens, of which some start a sequence."""
     shape = (tokens * params.words, params.lanes)
     values: dict[str, np.ndarray] = {
         part: np.stack([tensors[f"layer{layer}.mlgru.{part}.z"][:tokens]
                         for layer in range(params.layers)], axis=1).reshape(shape)
         for part in ("f", "c", "g")}
-    values["start"] = (np.arange(shape[0]) == 0).astype(np.int64)
+    values["start"] = np.isin(
+        np.arange(shape[0]), np.array(starts) * params.words).astype(np.int64)
     if params.sequences > 1:
         values["sequence"] = np.zeros(shape[0], dtype=np.int64)
     return pack_words(fields, values)
@@ -175,10 +178,19 @@ def _expected(
     return expected
 
 
+_CORNERS = 8    # tokens of them
+
+
+def _starts(tokens: int) -> list[int]:
+    """Which of the tokens of extremes start a sequence."""
+    return [0, *range(_CORNERS + 1, tokens, 2)]
+
+
 def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarray]:
     """Pre-activations at the ends of their range, and what the reference makes of them: every
     combination of lowest, highest, -1, 0 and 1 on some channel, shifted from token to token, so
-    that states are driven to both ends and held there; then values of the whole range.
+    that states are driven to both ends and held there; then values of the whole range, and a start
+    with every other token.
     """
     z, rng = model.profile.z, np.random.default_rng(1)
     spread = -(-SPREAD // params.words)
@@ -188,13 +200,14 @@ def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarra
     for layer in range(params.layers):
         at = f"layer{layer}.mlgru"
         cell = IntegerRecords(mlgru_cell(model.profile, at, params.channels), {}, model.sigmoid)
-        state = [np.zeros(params.channels, dtype=np.int64)]
-        for token in range(8 + spread):
+        for token in range(_CORNERS + spread):
+            if token in _starts(_CORNERS + spread):
+                state = [np.zeros(params.channels, dtype=np.int64)]
             index = channels + 3 * token + 11 * layer
             values = {
                 f"{at}.f.z": corners[index % 7], f"{at}.c.z": corners[(index // 7) % 7],
                 f"{at}.g.z": corners[(index // 49 + token) % 7]}
-            if token >= 8:
+            if token >= _CORNERS:
                 values = {name: rng.integers(z.min, z.max + 1, params.channels)
                           for name in values}
             _, state = cell.run(values, state)

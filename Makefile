@@ -10,6 +10,7 @@
 # make docs   the documentation as a site, in build/docs; docs-links tries its outside links
 # make notebooks  the scripts of examples/ as notebooks, in build/notebooks
 # make prove  the array computes what it must, for all inputs, by SAT
+# make mutate how many changes of one bit in a netlist the benches of units notice
 # make clean  removes build products and the virtual environment
 
 PYTHON ?= python3
@@ -25,7 +26,7 @@ TRITON := $(sort $(wildcard model/triton_kernels/*.py tests/test_triton_*.py ben
 TRITON_SUM = (cat $(TRITON); grep -E '^(torch|triton)==' constraints.txt) | sha256sum
 SPHINX := $(BIN)/sphinx-build -q -c docs/site
 
-.PHONY: setup demo quick test test-fast test-long test-all test-browser test-triton triton-passed lint docs docs-links notebooks prove clean python tools
+.PHONY: setup demo quick test test-fast test-long test-all test-browser test-triton triton-passed lint docs docs-links notebooks prove mutate clean python tools
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.test
@@ -77,6 +78,9 @@ notebooks: $(VENV)/.docs
 
 prove: $(VENV)/.demo
 	$(BIN)/python benchmarks/prove.py --jobs $(JOBS)
+
+mutate: $(VENV)/.demo
+	$(BIN)/python benchmarks/mutate.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

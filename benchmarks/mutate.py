@@ -100,7 +100,7 @@ class Outcome:
 def plant(emitted: EmittedUnit, count: int, seed: int) -> dict[int, str]:
     """Put mutants into the Verilog of a folder; return their commands by number."""
     folder, top = emitted.folder, emitted.module
-    bits = (4 * count).bit_length()
+    bits = (2 * count).bit_length()
     sources = " ".join(path.name for path in emitted.sources)
     run_yosys(folder, f"""
         read_verilog {sources}
@@ -163,7 +163,7 @@ def is_same(emitted: EmittedUnit, mutant: int) -> bool:
     """
     try:
         log = run_yosys(emitted.folder, script)
-    except YosysError:      # a register whose output is changed has no name to go by
+    except YosysError:      # a register that has lost its name is still one, and SAT knows none
         return False
     return "SAT proof finished - no model found: SUCCESS!" in log
 

@@ -309,7 +309,7 @@ def report(
     from sterna.hw.core.core_params import CoreParams
     from sterna.hw.core.cycle_model import MemoryTiming
     from sterna.hw.core.cycle_report import check_clock, cycle_report
-    from sterna.hw.memory.board_memory import BOARD_MEMORIES
+    from sterna.hw.memory.board_memory import BOARD_BANDWIDTHS, narrowest_port
     check_file(output, suffix=".html")
     if clock_mhz is not None:
         check_clock(clock_mhz)
@@ -317,8 +317,8 @@ def report(
     if board is not None:
         if clock_mhz is None or memory is not None:
             raise ValueError("--board goes with a --clock-mhz, and without --memory")
-        source = BOARD_MEMORIES[choose("--board", board, BOARD_MEMORIES)]
-        memory, port_bits = source.usable, port_bits or source.port_bits(clock_mhz)
+        memory = BOARD_BANDWIDTHS[choose("--board", board, BOARD_BANDWIDTHS)]
+        port_bits = port_bits or narrowest_port(memory, clock_mhz)
     if memory is not None:
         if clock_mhz is None or not port_bits:
             raise ValueError("--memory is of a core with --port-bits, at a --clock-mhz")

@@ -72,14 +72,18 @@ def cycle_tables(report: CycleReport, clock_mhz: float | None) -> dict[str, Tabl
 
 def _tokens(report: CycleReport, clock_mhz: float | None) -> Table:
     sequences = report.params.sequences
-    shares = {} if clock_mhz is None else {
-        f"tokens/s at {clock_mhz:g} MHz (estimated)": 1,
-        **({"of a sequence": sequences} if sequences > 1 else {})}
-    return Table("cycles per token", ("token", "cycles", "array busy", *shares), [
-        (name, number(each.total), f"{each.utilisation:.1%}",
-         *(f"{tokens_per_second(each, clock_mhz or 0) / share:,.0f}"
-           for share in shares.values()))
-        for name, each in report.tokens.items()])
+    columns = ["token", "cycles", "array busy"]
+    rows = [[name, number(each.total), f"{each.utilisation:.1%}"]
+            for name, each in report.tokens.items()]
+    if clock_mhz is not None:
+        shares = {f"tokens/s at {clock_mhz:g} MHz (estimated)": 1}
+        if sequences > 1:
+            shares["of a sequence"] = sequences
+        columns += shares
+        for row, each in zip(rows, report.tokens.values(), strict=True):
+            row += [f"{tokens_per_second(each, clock_mhz) / share:,.0f}"
+                    for share in shares.values()]
+    return Table("cycles per token", tuple(columns), [tuple(row) for row in rows])
 
 
 def _stages(token: TokenCycles) -> Table:

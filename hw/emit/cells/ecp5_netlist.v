@@ -1,8 +1,9 @@
 // Simulation models, written for Sterna, of the cells that `synth_ecp5` of Yosys makes a netlist
 // of. The carry cell CCU2C, which Sterna also instantiates itself, is in ecp5.v, the PLL in
-// board_sim.v. Names, ports, parameters and their defaults are those of the cells; what a cell does besides is not modelled: no timing, no global set/reset, and for the
-// block RAM and the multiplier only what the comment above each says. A parameter or port that is
-// not modelled is missing here, or stops the simulation, rather than being ignored.
+// board_sim.v. Names, ports, parameters and their defaults are those of the cells; what a cell does
+// besides is not modelled: no timing, no global set/reset, and for the block RAM and the multiplier
+// only what the comment above each says. A parameter or port that is not modelled is missing here,
+// or stops the simulation, rather than being ignored.
 //
 // Plain Verilog-2001, for Verilator and Icarus Verilog. Start values are those after the bitstream
 // was loaded.

@@ -30,10 +30,10 @@ QUANT_LANES = 4
 # What stands side by side has one entry here: its numbers are left out.
 _STYLES = {
     MemoryStyle.LUT: "cells.queue cells.tags logit_queue.storage post.scales_2 "
-                     "products.queue.storage token_queue.storage vectors.largest",
+                     "products.queue.storage token_queue.storage",
     MemoryStyle.LOGIC: "cells.glu.sigmoid.rom cells.mlgru.candidate.rom cells.mlgru.forget.rom "
                        "cells.mlgru.gate.rom norm.table_.corrections norm.table_.small_ "
-                       "sampler.weight.rom stages",
+                       "sampler.weight.rom stages vectors.largest",
     MemoryStyle.BLOCK: "cells.states embedder.table norm.table_.corrections norm.table_.segments "
                        "post.headers products.cluster.acts_2 products.cluster.weights residual.x "
                        "sampler.logits vectors.store"}

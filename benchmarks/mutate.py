@@ -34,7 +34,6 @@ _MODEL = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=16), S16, seed=3)
 UNITS: dict[str, tuple[QuantizedModel, str, dict[str, Any]]] = {
     "mac": (_MODEL, "mac", {"rows": 2, "cols": 5}),
     "mlgru": (_MODEL, "mlgru", {"lanes": 2}),
-    "mlgru of two sequences": (_MODEL, "mlgru", {"lanes": 2, "sequences": 2}),
     "glu": (_MODEL, "glu", {"lanes": 2}),
 }
 """By name: the model, the unit, its sizes."""

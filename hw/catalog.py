@@ -29,7 +29,7 @@ def unit_named(name: str) -> UnitSpec:
     """Return a unit by its name; ValueError if there is none.
 
     >>> unit_named("glu").sizes
-    {'lanes': 8, 'sequences': 1, 'trace': False}
+    {'lanes': 8, 'trace': False}
     """
     if name not in UNITS:
         raise ValueError(f"unit must be one of {', '.join(UNITS)}, got {name!r}")

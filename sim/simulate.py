@@ -165,7 +165,7 @@ def simulate(
                 folder / f"{unit}_{simulator.value}", waves=waves)
     phases = [
         PhaseReport(each.phase.name, each.phase.beats, result.cycles,
-                    check_phase(ports, each, result.outputs))
+                    check_phase(each, result.outputs))
         for each, result in zip(scored, results, strict=True)]
     return SimulationReport(
         unit, simulator, int(tokens.size), seed, acts.agreement if tensors else None, phases,

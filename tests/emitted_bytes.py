@@ -43,8 +43,8 @@ MODELS = {
 _UNITS = (
     "mac --rows 1 --cols 8", "mac --rows 3 --cols 21",
     *(f"mac --rows 4 --cols 12 --style {style}" for style in STYLES[1:]),
-    "mlgru --lanes 4", "mlgru --lanes 2 --sequences 2 --trace",
-    "glu --lanes 4", "glu --lanes 3 --sequences 2 --trace",
+    "mlgru --lanes 4", "mlgru --lanes 2 --trace",
+    "glu --lanes 4", "glu --lanes 3 --trace",
     "core --rows 2 --cols 8",
 )
 _CORES = (
@@ -59,7 +59,7 @@ def command_lines() -> list[str]:
     return [
         *(f"verilog {model} --unit {unit}" for model in ("odd", "odd-c12") for unit in _UNITS),
         *(f"verilog odd --unit {core}" for core in _CORES),
-        *(f"verilog tiny --unit {unit}" for unit in ("mac", "mlgru --sequences 2", "glu")),
+        *(f"verilog tiny --unit {unit}" for unit in ("mac", "mlgru", "glu")),
         "verilog micro --unit core --rows 4 --cols 32",
         *(f"export {model} --form {form}" for model in ("odd", "odd-c12")
           for form in ("exact", "web", "fast", "exact --one-token")),

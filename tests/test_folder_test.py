@@ -32,7 +32,7 @@ TINIEST = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=16), C12, seed=3
 CASES: dict[str, tuple[QuantizedModel, str, dict[str, Any]]] = {
     **{unit: (MODEL, unit, {}) for unit in UNITS if unit not in ("core", "mlgru")},
     "mac of pairs": (MODEL, "mac", {"rows": 4, "cols": 12, "style": "xc7-pair"}),
-    "two sequences of mlgru": (MODEL, "mlgru", {"lanes": 2, "sequences": 2, "trace": True}),
+    "mlgru": (MODEL, "mlgru", {"lanes": 2, "trace": True}),
     "core of two sequences": (
         TINIEST, "core", {"rows": 2, "cols": 8, "sequences": 2, "trace": True}),
     "compact core": (TINIEST, "core", {"rows": 1, "cols": 8, "compact": True}),

@@ -241,7 +241,6 @@ def test_cell_counts_of_the_default_sizes(profile, per_lane, tmp_path):
     ("mac", {"rows": 4, "cols": 0}, "cols must be a whole number from 1"),
     ("mlgru", {"lanes": 8}, r"channels \(12\) must be a multiple of lanes \(8\)"),
     ("mlgru", {"lanes": 0}, "lanes must be a whole number from 1"),
-    ("glu", {"sequences": 3}, "sequences must be a whole number from 1 to 2"),
     ("glu", {"lanes": 0}, "lanes must be a whole number from 1"),
     ("glu", {"cols": 7, "rows": 999, "port_bits": 64, "quant_lanes": 8},
      "unit glu has no size cols, rows, port-bits, quant-lanes: it has lanes"),

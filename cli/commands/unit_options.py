@@ -37,7 +37,7 @@ _OPTIONS: dict[str, Any] = {
     "lanes": Annotated[int | None, typer.Option(
         help="Channels of MLGRU or GLU per beat.")],
     "sequences": Annotated[int | None, typer.Option(
-        help="Sequences; in the core a power of two, which share each weight word.")],
+        help="Sequences of the core that share each weight word, a power of two.")],
     "trace": _flag("--trace", "Add a port for intermediate values."),
     "clusters": Annotated[int | None, typer.Option(
         help="Parts of the core's columns with memories of their own; 0 chooses.")],

@@ -376,7 +376,7 @@ class Geometry:
         return RequantizeParams(
             self.sum_bits, self.profile.scale_bits, self.bias_bits, widest,
             tuple(range(low, high + 1)), self.post_lanes, tuple(narrower), self.tag_layout.size,
-            trace=self.trace, stalls=False)
+            trace=self.trace)
 
     @property
     def result_bits(self) -> dict[StageKind, int]:

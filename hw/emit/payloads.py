@@ -36,8 +36,6 @@ class FieldBits:
 Fields = Mapping[str, FieldBits]
 """Fields of a payload by name; the only one of an array or a number is called ``""``."""
 
-_SEQUENCE = "sequence"
-
 
 @dataclass(frozen=True, slots=True)
 class UnitPorts:
@@ -64,23 +62,6 @@ class UnitPorts:
             [name for name, direction in directions.items()
              if direction == "input" and name not in {*of_streams, "clk", "rst"}],
             fields)
-
-    def by_sequence(self, outputs: Mapping[str, list[int]]) -> dict[str, list[int]]:
-        """Return the output words by stream, and those of each sequence as well.
-
-        Where a payload says which of several sequences it belongs to, the order between
-        them depends on the pauses. ``acts[1]`` holds the words of ``acts`` of sequence 1.
-        """
-        split = dict(outputs)
-        for stream, words in outputs.items():
-            field = self.fields[stream].get(_SEQUENCE)
-            if field is None:
-                continue
-            numbers = read_field(words, field)[:, 0]
-            for number in range(1 << field.element_bits):
-                split[f"{stream}[{number}]"] = [
-                    word for word, each in zip(words, numbers, strict=True) if each == number]
-        return split
 
 
 def pack_words(fields: Fields, values: Mapping[str, np.ndarray]) -> list[int]:

@@ -11,7 +11,7 @@ from amaranth.lib.data import ArrayLayout, StructLayout, View
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.arithmetic import rounded_sum, with_rounding_bit
-from sterna.hw.parts.pipeline import Pipeline, advance_of
+from sterna.hw.parts.pipeline import Pipeline
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
@@ -38,10 +38,9 @@ class RequantizeParams:
     narrower: tuple[int, ...] = ()
     tag_bits: int = 0  # bits that travel with a beat
     trace: bool = False  # whether results also come out unsaturated
-    stalls: bool = True  # whether results may have to wait to be taken
 
     latency: ClassVar[int] = 4
-    """Steps from ``accs`` to ``results``: operands, product, shift, bias and saturation."""
+    """Cycles from ``accs`` to ``results``: operands, product, shift, bias and saturation."""
 
     def __post_init__(self) -> None:
         for bits in self.narrower:
@@ -123,27 +122,23 @@ class Requantize(wiring.Component):
     """``rs(acc * scale, shift) + bias``, saturated:
     ``sterna.model.quantized.integer.requantize``.
 
-    One beat per cycle; results come ``params.latency`` steps after their beat, and stop the
-    pipeline while they wait, or never without ``stalls``. Nothing can overflow: each value is as
-    wide as its operands make it, and a shifted product too large for ``params.kept_bits`` is
-    marked as such.
+    One beat per cycle; results come ``params.latency`` cycles after their beat, and never wait.
+    Nothing can overflow: each value is as wide as its operands make it, and a shifted product too
+    large for ``params.kept_bits`` is marked as such.
     """
 
     def __init__(self, params: RequantizeParams) -> None:
         self.params = params
         super().__init__({
             # A shift is the index of one; past the last it is the last.
-            "accs": In(stream.Signature(params.acc_layout)),
-            "results": Out(stream.Signature(
-                params.result_layout, always_ready=not params.stalls)),
+            "accs": In(stream.Signature(params.acc_layout, always_ready=True)),
+            "results": Out(stream.Signature(params.result_layout, always_ready=True)),
         })
 
     def elaborate(self, platform):
         m = Module()
         params, accs, results = self.params, self.accs.payload, self.results.payload
-        advance = advance_of(self.results, stalls=params.stalls)
-        steps = Pipeline(m, advance)
-        m.d.comb += self.accs.ready.eq(advance)
+        steps = Pipeline(m, Const(1))
         m.d.comb += self.results.valid.eq(
             steps.flags(self.accs.valid, params.latency, "filled")[-1])
         if params.tag_bits:

@@ -104,18 +104,13 @@ class PhaseBuilder:
             pack_words(self._ports.fields[stream], packed))
 
     def expect(self, token: int, stream: str, values: Mapping[str, Oracles]) -> None:
-        """Append the words of one or more tensors, side by side, to an output stream.
-
-        ``stream`` is an output stream, or ``acts[1]`` for those words of ``acts`` that
-        belong to sequence 1.
-        """
-        base = stream.partition("[")[0]
-        count = max(self.words(base, reference.size, field)
+        """Append the words of one or more tensors, side by side, to an output stream."""
+        count = max(self.words(stream, reference.size, field)
                     for field, (_, reference, _) in values.items())
         first = self._counts.get(stream, 0)
         for field, (tensor, reference, onnx) in values.items():
             self._expected.append(ExpectedTensor(
-                token, tensor, stream, first, count, self._ports.fields[base][field],
+                token, tensor, stream, first, count, self._ports.fields[stream][field],
                 reference, onnx))
         self._counts[stream] = first + count
         self._answered = True
@@ -125,12 +120,8 @@ class PhaseBuilder:
     ) -> ScoredPhase:
         """Return the phase of everything so far."""
         self._step()
-        outputs: dict[str, int] = {}
-        for stream, count in self._counts.items():
-            base = stream.partition("[")[0]
-            outputs[base] = outputs.get(base, 0) + count
         return ScoredPhase(
-            Phase(name, self._inputs, outputs, reset=reset, random_pauses=random_pauses),
+            Phase(name, self._inputs, self._counts, reset=reset, random_pauses=random_pauses),
             self._expected, list(self._steps))
 
     def cut(self, name: str, keep: Mapping[str, int], *, cut_after: int = 0) -> ScoredPhase:
@@ -202,9 +193,9 @@ def _vector_phase(ports: UnitPorts, scored: ScoredPhase) -> VectorPhase:
         levels=phase.levels)
 
 
-def _width(ports: UnitPorts, key: str) -> int:
-    """Bits of a word of a stream, or of ``stream[sequence]``."""
-    return 1 + max(bits.high for bits in ports.fields[key.partition("[")[0]].values())
+def _width(ports: UnitPorts, stream: str) -> int:
+    """Bits of a word."""
+    return 1 + max(bits.high for bits in ports.fields[stream].values())
 
 
 def _bits_of(expected: ExpectedTensor) -> tuple[list[int], list[int]]:

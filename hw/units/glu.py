@@ -12,7 +12,6 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.arithmetic import round_shift, saturated_shift
 from sterna.hw.parts.pipeline import Pipeline, advance_of
-from sterna.hw.parts.sequence import Interleaved
 from sterna.hw.parts.sigmoid_table import SigmoidParams, SigmoidTable, checked_table
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
@@ -21,7 +20,7 @@ __all__ = ["GluParams", "GluUnit"]
 
 
 @dataclass(frozen=True, slots=True)
-class GluParams(Interleaved):
+class GluParams:
     """Geometry and formats of a GLU unit.
 
     >>> from sterna.model.profile import C12, S16
@@ -31,7 +30,6 @@ class GluParams(Interleaved):
 
     profile: NumericProfile  # formats of every number
     lanes: int  # channels taken per beat
-    sequences: int = 1  # interleaved sequences, 1 or 2
     trace: bool = False  # whether the beats of `products` also bring `silu(gate)`, for verification
     stalls: bool = True  # whether products may have to wait to be taken
     # Whether `silu(gate)` is looked up in a table like the sigmoid's, without a product, if
@@ -40,7 +38,6 @@ class GluParams(Interleaved):
 
     def __post_init__(self) -> None:
         check_whole("lanes", self.lanes, 1, 4096)
-        check_whole("sequences", self.sequences, 1, 2)
 
     @property
     def looks_up_silu(self) -> bool:
@@ -65,13 +62,12 @@ class GluParams(Interleaved):
     @property
     def preact_layout(self) -> StructLayout:
         lanes = ArrayLayout(signed(self.profile.z.bits), self.lanes)
-        return StructLayout({"gate": lanes, "up": lanes, "last": 1} | self.sequence_field)
+        return StructLayout({"gate": lanes, "up": lanes, "last": 1})
 
     @property
     def product_layout(self) -> StructLayout:
         fields: dict[str, Shape | ArrayLayout | int] = {
             "p": ArrayLayout(signed(self.profile.p.bits), self.lanes), "last": 1}
-        fields |= self.sequence_field
         if self.trace:
             fields["silu"] = ArrayLayout(signed(self.profile.z.bits), self.lanes)
         return StructLayout(fields)
@@ -83,7 +79,7 @@ class GluUnit(wiring.Component):
 
     One beat per cycle; the pipeline moves as a whole and stops only while a product waits to be
     taken, or never without ``stalls``. Products appear ``params.latency`` steps after their
-    beat; ``last`` and ``sequence`` travel with them and change nothing. No intermediate value
+    beat; ``last`` travels with them and changes nothing. No intermediate value
     can overflow: each is as wide as its operands make it, save ``silu(gate)``, whose magnitude
     is at most that of the gate.
     """
@@ -109,9 +105,6 @@ class GluUnit(wiring.Component):
                 steps.flags(self.preacts.valid, params.latency, "filled")[-1]),
             product.last.eq(steps.delay(preact.last, params.latency, "last")),
         ]
-        if params.sequences > 1:
-            m.d.comb += product.sequence.eq(
-                steps.delay(preact.sequence, params.latency, "sequence"))
 
         for lane in range(params.lanes):
             silu, p = self._lane(m, steps, advance, lane)

@@ -41,8 +41,8 @@ _GLU_SECTION = """\
 ## What to send
 
 The vectors of gate and up side by side, {params.lanes} channels a beat, in any order: the unit
-keeps nothing from one beat to the next. `last` (and `sequence`, if there is one) travels with its
-beat and changes nothing. Fill up the last beat of a vector with zeros; their products are zero.
+keeps nothing from one beat to the next. `last` travels with its beat and changes nothing. Fill up
+the last beat of a vector with zeros; their products are zero.
 
 One beat per cycle. The products of a beat are valid {params.latency} cycles after the cycle that
 took it, plus the cycles in which products waited to be taken, for the whole pipeline waits with
@@ -56,7 +56,6 @@ def glu_tensors(model: QuantizedModel) -> list[str]:
 
 
 def glu_phases(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[ScoredPhase]:
-    """Make the phases; with two sequences, layers take turns."""
     params: GluParams = emitted.params
     ports = UnitPorts.of(emitted.manifest)
 
@@ -68,7 +67,7 @@ def glu_phases(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -
                 silu, p = (
                     (f"{at}.{part}", acts.reference[f"{at}.{part}"][token],
                      acts.onnx[f"{at}.{part}"][token]) for part in ("gate.silu", "p"))
-                _add(made, params, layer % params.sequences, token,
+                _add(made, params, token,
                      acts.reference[f"{at}.gate.z"][token],
                      acts.reference[f"{at}.up.z"][token], silu, p)
         return made
@@ -78,19 +77,16 @@ def glu_phases(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -
 
 
 def _add(
-    builder: PhaseBuilder, params: GluParams, sequence: int, token: int, gate: np.ndarray,
-    up: np.ndarray, silu: Oracles, p: Oracles,
+    builder: PhaseBuilder, params: GluParams, token: int, gate: np.ndarray, up: np.ndarray,
+    silu: Oracles, p: Oracles,
 ) -> None:
     flags = last_flags(-(-gate.size // params.lanes))
     sent: dict[str, np.ndarray | int] = {"gate": gate, "up": up, "last": flags}
     expected = {"p": p, "last": (f"{p[0]}.last", flags, None)}
     if params.trace:
         expected["silu"] = silu
-    stream = "products"
-    if params.sequences > 1:
-        sent["sequence"], stream = sequence, f"products[{sequence}]"
     builder.send("preacts", sent)
-    builder.expect(token, stream, expected)
+    builder.expect(token, "products", expected)
 
 
 def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> PhaseBuilder:
@@ -109,15 +105,15 @@ def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> Pha
         values = {"glu.gate.z": gates, "glu.up.z": ups}
         p, _ = cell.run(values)
         silu = values["glu.gate.silu"]
-        _add(builder, params, shift % params.sequences, 0, gates, ups,
+        _add(builder, params, 0, gates, ups,
              (f"extreme({shift}).silu", silu, None), (f"extreme({shift}).p", p, None))
     return builder
 
 
 def glu_params(
-    model: QuantizedModel, *, lanes: int = 8, sequences: int = 1, trace: bool = False,
+    model: QuantizedModel, *, lanes: int = 8, trace: bool = False,
 ) -> GluParams:
-    return GluParams(model.profile, lanes, sequences, trace)
+    return GluParams(model.profile, lanes, trace)
 
 
 GLU = UnitSpec(

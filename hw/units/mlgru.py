@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amaranth.hdl import Array, Module, Mux, Signal, signed, unsigned
+from amaranth.hdl import Module, Mux, Signal, signed, unsigned
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
@@ -13,7 +13,6 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.parts.arithmetic import rounded_sum, saturated_shift, with_rounding_bit
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline, advance_of
-from sterna.hw.parts.sequence import Interleaved
 from sterna.hw.parts.sigmoid_table import SigmoidParams, SigmoidTable, checked_table
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
@@ -22,7 +21,7 @@ __all__ = ["MlgruParams", "MlgruUnit"]
 
 
 @dataclass(frozen=True, slots=True)
-class MlgruParams(Interleaved):
+class MlgruParams:
     """Geometry and formats of an MLGRU unit.
 
     >>> from sterna.model.profile import C12
@@ -32,20 +31,15 @@ class MlgruParams(Interleaved):
     """
 
     profile: NumericProfile  #: formats of every number
-    #: shape of the state of one sequence
+    #: shape of the state
     layers: int
     channels: int
     lanes: int = 1  #: channels taken per beat
-    sequences: int = 1  #: sequences whose states are kept
     trace: bool = False  #: whether gates and candidate come out beside the results
-    #: Whether the unit keeps beats of the same word of a tiny state apart. A core, whose
-    #: tokens are far longer than the pipeline, does not need it.
-    spaced: bool = True
 
     def __post_init__(self) -> None:
         check_whole("layers", self.layers, 1, 1024)
         check_whole("channels", self.channels, 1, 1 << 17)
-        check_whole("sequences", self.sequences, 1, 16)
         check_whole("lanes", self.lanes, 1, 65536)
         if self.channels % self.lanes:
             raise ValueError(
@@ -64,7 +58,7 @@ class MlgruParams(Interleaved):
     @property
     def memory_words(self) -> int:
         """Depth of the state memory: a memory without an address is no valid Verilog."""
-        return max(self.words * self.sequences, 2)
+        return max(self.words, 2)
 
     @property
     def sigmoid(self) -> SigmoidParams:
@@ -101,16 +95,13 @@ class MlgruParams(Interleaved):
         ``state_step``, so beats that use the same word must be further apart than the
         difference. They are ``words`` beats apart: only a tiny state needs a pause.
         """
-        if not self.spaced:
-            return 1
         return -(-(self.state_step - self.read_step + 1) // self.words)
 
     @property
     def preact_layout(self) -> StructLayout:
         """Payload of ``preacts``."""
         lanes = ArrayLayout(signed(self.profile.z.bits), self.lanes)
-        return StructLayout(
-            {"f": lanes, "c": lanes, "g": lanes, "start": 1, **self.sequence_field})
+        return StructLayout({"f": lanes, "c": lanes, "g": lanes, "start": 1})
 
     @property
     def state_layout(self) -> StructLayout:
@@ -121,7 +112,6 @@ class MlgruParams(Interleaved):
             "o": ArrayLayout(signed(self.profile.o.bits), self.lanes),
             "h": ArrayLayout(signed(self.profile.h.bits), self.lanes),
             "last": 1,
-            **self.sequence_field,
             **({"f": sigmoids, "g": sigmoids, "c": candidates} if self.trace else {}),
         })
 
@@ -198,12 +188,11 @@ class MlgruLane(wiring.Component):
 
 
 class MlgruUnit(wiring.Component):
-    """The MLGRU of every layer, with the states of its sequences in its memory.
+    """The MLGRU of every layer, with the states of a sequence in its memory.
 
     Takes the three pre-activations as they leave the requantiser and returns output and new
     state, ``lanes`` channels per beat. Beats come token by token, in a token layer by layer, in
-    a layer channel by channel; results come in the same order. Beats of several sequences may be
-    mixed: each sequence has its own place in this order.
+    a layer channel by channel; results come in the same order.
 
     ``start`` on a beat says: this is layer 0, channel 0 of a new sequence, and every state
     counts as zero for this token. It may come at any time, also in the middle of a token, whose
@@ -246,9 +235,6 @@ class MlgruUnit(wiring.Component):
         old_is_zero = steps.delay(fresh, params.candidate_step - 1, "fresh")
         states = self.states.payload
         m.d.comb += states.last.eq(steps.delay(last, params.latency, "last"))
-        if params.sequence_bits:
-            m.d.comb += states.sequence.eq(
-                steps.delay(self.preacts.payload.sequence, params.latency, "sequence"))
         m.d.comb += [
             read.addr.eq(read_address),
             read.en.eq(advance),
@@ -286,36 +272,26 @@ class MlgruUnit(wiring.Component):
         taken = Signal()
         rested = Signal(init=1)
         beat = self.preacts.payload
-        positions = Array(
-            Signal(range(max(params.words, 2)), name=f"position{i}")
-            for i in range(params.sequences))
-        in_first_tokens = Array(
-            Signal(init=1, name=f"in_first_token{i}") for i in range(params.sequences))
-        in_layers = Array(
-            Signal(range(max(params.beats_per_layer, 2)), name=f"in_layer{i}")
-            for i in range(params.sequences))
-        sequence = beat.sequence if params.sequence_bits else 0
-        position = Mux(beat.start, 0, positions[sequence])
-        in_layer = Mux(beat.start, 0, in_layers[sequence])
-        address = Signal(range(params.memory_words))
-        fresh = Signal()
-        last = Signal()
+        position = Signal(range(max(params.words, 2)))
+        in_layer = Signal(range(max(params.beats_per_layer, 2)))
+        in_first_token = Signal(init=1)
+        address, at = Signal.like(position), Signal.like(in_layer)
+        fresh, last = Signal(), Signal()
 
         m.d.comb += [
             self.preacts.ready.eq(advance & rested),
             taken.eq(self.preacts.valid & rested),
-            address.eq(
-                position + Array(i * params.words for i in range(params.sequences))[sequence]),
-            fresh.eq(beat.start | in_first_tokens[sequence]),
-            last.eq(in_layer == params.beats_per_layer - 1),
+            address.eq(Mux(beat.start, 0, position)),
+            at.eq(Mux(beat.start, 0, in_layer)),
+            fresh.eq(beat.start | in_first_token),
+            last.eq(at == params.beats_per_layer - 1),
         ]
         with m.If(advance & taken):
-            m.d.sync += in_layers[sequence].eq(Mux(last, 0, in_layer + 1))
-            with m.If(position == params.words - 1):
-                m.d.sync += [positions[sequence].eq(0), in_first_tokens[sequence].eq(0)]
+            m.d.sync += in_layer.eq(Mux(last, 0, at + 1))
+            with m.If(address == params.words - 1):
+                m.d.sync += [position.eq(0), in_first_token.eq(0)]
             with m.Else():
-                m.d.sync += [
-                    positions[sequence].eq(position + 1), in_first_tokens[sequence].eq(fresh)]
+                m.d.sync += [position.eq(address + 1), in_first_token.eq(fresh)]
 
         if params.beat_spacing > 1:
             rest = Signal(range(params.beat_spacing))

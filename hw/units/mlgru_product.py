@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import zip_longest
 
 import numpy as np
 
@@ -33,8 +31,7 @@ def mlgru_design(model: QuantizedModel, params: MlgruParams) -> UnitDesign:
                  "beat_spacing"),
         summary=(f"The MLGRU of {params.layers} layers of {params.channels} channels, "
                  f"{params.lanes} channels per beat, numeric profile {model.profile.name}; the "
-                 f"states of {'one sequence' if params.sequences == 1 else params.sequences} "
-                 f"{'' if params.sequences == 1 else 'sequences '}live inside."),
+                 f"states live inside."),
         sections=_MLGRU_SECTIONS.format(params=params, rate=rate))
 
 
@@ -93,7 +90,7 @@ def mlgru_phases(
                   random_pauses=random_pauses), expected,
             [{"preacts": count, "states": count} for count in range(1, words + 1)])
 
-    phases = [
+    return [
         phase("real sequence", real, expect(acts.tokens)),
         phase("second sequence, no pauses", short, expect(few), random_pauses=False),
         phase("new start in mid-token", partial + short,
@@ -104,29 +101,6 @@ def mlgru_phases(
                   params, sent, extreme, extreme_tokens, _starts(extreme_tokens)),
               _expected(params, fields, extreme, None, extreme_tokens)),
     ]
-    if params.sequences > 1:
-        last = params.sequences - 1
-        mark = last << sent["sequence"].low
-        mixed = _mix(real, real, params.words, mark)
-        both = phase("two sequences mixed", mixed, [
-            replace(e, stream=f"states[{sequence}]")
-            for sequence in (0, last) for e in expect(acts.tokens)])
-        of_last = np.cumsum([beat & mark > 0 for beat in mixed]).tolist()
-        phases.append(replace(both, steps=[
-            {"preacts": beats, "states[0]": beats - ours, f"states[{last}]": ours}
-            for beats, ours in enumerate(of_last, 1)]))
-    return phases
-
-
-def _mix(first: list[int], second: list[int], lead: int, mark: int) -> list[int]:
-    """Beats of two sequences in turn, the first one ``lead`` beats ahead; the second's have
-    ``mark``.
-    """
-    mixed = first[:lead]
-    for beat, other in zip_longest(first[lead:], second):
-        mixed += [] if beat is None else [beat]
-        mixed += [] if other is None else [other | mark]
-    return mixed
 
 
 def _sequence(
@@ -141,8 +115,6 @@ def _sequence(
         for part in ("f", "c", "g")}
     values["start"] = np.isin(
         np.arange(shape[0]), np.array(starts) * params.words).astype(np.int64)
-    if params.sequences > 1:
-        values["sequence"] = np.zeros(shape[0], dtype=np.int64)
     return pack_words(fields, values)
 
 
@@ -217,10 +189,9 @@ def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarra
 
 
 def mlgru_params(
-    model: QuantizedModel, *, lanes: int = 8, sequences: int = 1, trace: bool = False,
+    model: QuantizedModel, *, lanes: int = 8, trace: bool = False,
 ) -> MlgruParams:
-    return MlgruParams(
-        model.profile, model.config.layers, model.config.d, lanes, sequences, trace)
+    return MlgruParams(model.profile, model.config.layers, model.config.d, lanes, trace)
 
 
 MLGRU = UnitSpec(

@@ -18,8 +18,9 @@ from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Member, Out
 
 from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.units.mac.array_row import Accumulator
 from sterna.hw.units.mac.array_style import CHAIN_COLUMNS, ArrayStyle
-from sterna.hw.units.mac.mac_array import ROWS, Accumulator
+from sterna.hw.units.mac.mac_array import ROWS
 from sterna.hw.units.mac.mac_params import MacParams
 from sterna.hw.units.mac.weight_codes import pack
 from sterna.hw.units.mac.weight_packing import CODES

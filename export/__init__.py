@@ -9,14 +9,11 @@ _PLACES = {
     "Session": "sterna.export.runtime.session",
     "TernaryMatrix": "sterna.model.layers",
     "check_layer": "sterna.export.layers.file",
-    "export_glu": "sterna.export.layers.file",
     "export_layer": "sterna.export.layers.file",
     "export_matrix": "sterna.export.layers.file",
-    "export_mlgru": "sterna.export.layers.file",
 }
 
-__all__ = ["Session", "TernaryMatrix", "check_layer", "export_glu", "export_layer",
-           "export_matrix", "export_mlgru"]
+__all__ = ["Session", "TernaryMatrix", "check_layer", "export_layer", "export_matrix"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,8 @@
 """Amaranth generators of the gateware, and the Verilog they emit.
 
-``emit_matrix``, ``emit_layer``, ``emit_mlgru`` and ``emit_glu`` write Verilog of plain arrays,
-``emit_verilog`` that of a unit for a language model. ``matrix_component``, ``layer_component``
-and ``model_component`` give the same as Amaranth components, for a design of one's own.
+``emit_matrix`` and ``emit_layer`` write Verilog of plain arrays, ``emit_verilog`` that of a unit
+for a language model. ``matrix_component``, ``layer_component`` and ``model_component`` give the
+same as Amaranth components, for a design of one's own.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from typing import Any
 _PLACES = {
     "FixedPoint": "sterna.model.profile",
     "TernaryMatrix": "sterna.model.layers",
-    "emit_glu": "sterna.hw.layers.emit",
     "emit_layer": "sterna.hw.layers.emit",
     "emit_matrix": "sterna.hw.layers.emit",
-    "emit_mlgru": "sterna.hw.layers.emit",
     "emit_verilog": "sterna.hw.catalog",
     "layer_component": "sterna.hw.layers.emit",
     "layer_cost": "sterna.hw.flow.synth",
@@ -24,8 +22,8 @@ _PLACES = {
     "model_component": "sterna.hw.catalog",
 }
 
-__all__ = ["FixedPoint", "TernaryMatrix", "emit_glu", "emit_layer", "emit_matrix", "emit_mlgru",
-           "emit_verilog", "layer_component", "layer_cost", "matrix_component", "model_component"]
+__all__ = ["FixedPoint", "TernaryMatrix", "emit_layer", "emit_matrix", "emit_verilog",
+           "layer_component", "layer_cost", "matrix_component", "model_component"]
 
 
 def __getattr__(name: str) -> Any:

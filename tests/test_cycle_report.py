@@ -15,6 +15,7 @@ from page_checks import check_page, drawings, verdict_of
 from sterna.cli.reports.hardware_page import number, stage_bars
 from sterna.hw.core.core import Core
 from sterna.hw.core.core_image import build_image, program
+from sterna.hw.core.core_memories import memory_bits
 from sterna.hw.core.core_params import CoreParams, Limits
 from sterna.hw.core.cycle_model import MemoryTiming, Use, cycles_per_token, run_cycles
 from sterna.hw.core.cycle_report import (
@@ -24,7 +25,6 @@ from sterna.hw.core.cycle_report import (
     shape_limits,
     tokens_per_second,
 )
-from sterna.hw.core.memory_bits import memory_bits
 from sterna.hw.core.request import Request
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
@@ -108,7 +108,7 @@ def test_choices_are_runs_of_those_cores(nano):
 def test_memory_bits_are_those_of_the_emitted_core(shape, profile, changes):
     model = random_model(shape, profile, seed=4)
     params = CoreParams(Limits.of(model), **SMALL, **changes)
-    found = memory_bits(params, shape)
+    found = memory_bits(params)
     text = rtlil.convert(Core(build_image(model, params)))
     memories = re.findall(r"^ *memory width (\d+) size (\d+) ", text, re.M)
     assert sum(found.values()) == sum(int(width) * int(size) for width, size in memories)

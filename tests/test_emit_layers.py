@@ -16,7 +16,7 @@ import pytest
 from random_matrices import random_matrices
 from stream_bench import Pauses, StreamRun, run_stream
 
-from sterna.hw import emit_glu, emit_layer, emit_matrix, emit_mlgru, layer_cost
+from sterna.hw import emit_layer, emit_matrix, layer_cost
 from sterna.hw.emit.folder import interface_of
 from sterna.hw.emit.payloads import UnitPorts, pack_words
 from sterna.hw.emit.tools import verilator_environment
@@ -175,10 +175,11 @@ def test_layers_of_the_cells_of_a_family_in_verilog(style, tmp_path):
     gates = [_with_numbers(rng.integers(-1, 2, (9, 20)), rng) for _ in range(3)]
     last = _with_numbers(rng.integers(-1, 2, (7, 9)), rng)
     if style == "xc7-pair":
-        emit_mlgru(*gates, last, tmp_path / "unit", profile=C12, style=style, rows=4, cols=12,
-                   sequences=2)
+        emit_layer(MlgruLayer.of(*gates, last, profile=C12), tmp_path / "unit", style=style,
+                   rows=4, cols=12, sequences=2)
     else:
-        emit_glu(*gates[:2], last, tmp_path / "unit", style=style, rows=2, cols=12, lanes=4)
+        emit_layer(GluLayer.of(*gates[:2], last), tmp_path / "unit", style=style, rows=2, cols=12,
+                   lanes=4)
     assert "2 of 2 tests passed" in make(tmp_path / "unit")
 
 
@@ -208,8 +209,9 @@ def test_a_folder_is_clean_for_verilator(tmp_path):
     emit_matrix(matrices[0], tmp_path / "one", output=_EIGHT, axis=True)
     emit_matrix(matrices, tmp_path / "two", output=_EIGHT, axis=True)
     emit_layer(matrices[0], tmp_path / "linear", axis=True)
-    emit_glu(matrices[0], matrices[0], _with_numbers(rng.integers(-1, 2, (2, 3)), rng),
-             tmp_path / "glu", profile=C12, axis=True)
+    down = _with_numbers(rng.integers(-1, 2, (2, 3)), rng)
+    emit_layer(GluLayer.of(matrices[0], matrices[0], down, profile=C12), tmp_path / "glu",
+               axis=True)
     for folder in sorted(tmp_path.iterdir()):
         module = json.loads((folder / "params.json").read_text())["module"]
         done = subprocess.run(
@@ -292,7 +294,7 @@ def test_a_folder_has_the_name_that_is_asked_for(tmp_path):
      "a unit is made of a BitLinearLayer, MlgruLayer or GluLayer, got a ResidualLayer"),
     (lambda out: emit_layer(BitLinearLayer.of(_EYE), out, profile=C12), "has its own formats"),
     (lambda out: emit_layer(_EYE, out, lanes=3), "quant_lanes must be a power of two, got 3"),
-    (lambda out: emit_glu(_EYE, _EYE, np.eye(3), out), "down must have 4 columns"),
+    (lambda out: emit_layer(GluLayer.of(_EYE, _EYE, np.eye(3)), out), "down must have 4 columns"),
 ])
 def test_what_does_not_fit_is_refused_and_nothing_is_written(call, message, tmp_path):
     with pytest.raises(ValueError, match=message):

@@ -23,10 +23,8 @@ from sterna.export import (
     Session,
     TernaryMatrix,
     check_layer,
-    export_glu,
     export_layer,
     export_matrix,
-    export_mlgru,
 )
 from sterna.export.forms.selftest import SelfTestError, seal
 from sterna.export.graph.metadata import OnnxFileError
@@ -170,11 +168,10 @@ def test_the_batch_is_free_and_the_arguments_are_plain_arrays(tmp_path):
     mlgru = [rng.integers(-1, 2, (8, 8)) for _ in range(4)]
     glu = [rng.integers(-1, 2, shape) for shape in ((20, 8), (20, 8), (6, 20))]
     x = rng.integers(-2000, 2000, (5, 8))
-    for path, layer in (
-        (export_mlgru(*mlgru, tmp_path / "mlgru.onnx", profile=C12),
-         MlgruLayer.of(*mlgru, profile=C12)),
-        (export_glu(*glu, tmp_path / "glu.onnx", output=output), GluLayer.of(*glu, output=output)),
+    for name, layer in (
+        ("mlgru", MlgruLayer.of(*mlgru, profile=C12)), ("glu", GluLayer.of(*glu, output=output)),
     ):
+        path = export_layer(layer, tmp_path / f"{name}.onnx")
         for batch in (1, 5):
             start = layer.start(batch)
             expected, after = layer.step(x[:batch], start)

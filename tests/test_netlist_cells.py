@@ -1,5 +1,4 @@
-"""Models of the ECP5 cells of a netlist, against Yosys' own models and against what it maps; and
-the passes over a netlist.
+"""Models of the ECP5 cells of a netlist, against what Yosys maps; and the passes over a netlist.
 
 What it maps are small designs, one for each way that Yosys uses block RAMs and multipliers. Every
 design has the same ports: ``clk``, random bits ``stimulus``, and ``out``.
@@ -19,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from sterna.hw.emit.tools import YosysError, run_yosys, verilator_environment
+from sterna.hw.emit.tools import run_yosys, verilator_environment
 from sterna.hw.flow.netlist import (
     Absorbed,
     CarryEnds,
@@ -290,73 +289,6 @@ def test_a_wrong_start_value_of_a_block_ram_is_caught_and_located(tmp_path: Path
     value = rom["parameters"]["INITVAL_00"]
     rom["parameters"]["INITVAL_00"] = value[:-1] + "01"[value[-1] == "0"]
     assert differences("memories", parts, netlist, tmp_path) == ["rom_9"]
-
-
-COMBINATIONAL = """
-module cells (input clk, input [19:0] i, output [4:0] o);
-  LUT4 #(.INIT(16'h0000)) u0 (.A(i[0]), .B(i[1]), .C(i[2]), .D(i[3]), .Z(o[0]));
-  LUT4 #(.INIT(16'hCA53)) u1 (.A(i[0]), .B(i[1]), .C(i[2]), .D(i[3]), .Z(o[1]));
-  LUT4 #(.INIT(16'h9317)) u2 (.A(i[0]), .B(i[1]), .C(i[2]), .D(i[3]), .Z(o[2]));
-  PFUMX u3 (.ALUT(i[4]), .BLUT(i[5]), .C0(i[6]), .Z(o[3]));
-  L6MUX21 u4 (.D0(i[7]), .D1(i[8]), .SD(i[9]), .Z(o[4]));
-endmodule
-"""
-
-
-INDUCTION = "-tempinduct -seq 1"
-
-
-def flip_flops() -> str:
-    """Every combination of the parameters of a flip-flop that Yosys maps to."""
-    combinations = [
-        (ce, clk, lsr, mode, start)
-        for ce in ("CE", "INV", "1") for clk in ("CLK", "INV") for lsr in ("LSR", "INV")
-        for mode in ("LSR_OVER_CE", "ASYNC") for start in ("SET", "RESET")]
-    instances = "\n".join(
-        f'  TRELLIS_FF #(.CEMUX("{ce}"), .CLKMUX("{clk}"), .LSRMUX("{lsr}"), .SRMODE("{mode}"), '
-        f'.REGSET("{start}")) u{number} (.CLK(clk), .CE(i[0]), .LSR(i[1]), .DI(i[2]), '
-        f'.Q(o[{number}]));' for number, (ce, clk, lsr, mode, start) in enumerate(combinations))
-    return (f"module cells (input clk, input [19:0] i, output [{len(combinations) - 1}:0] o);\n"
-            f"{instances}\nendmodule\n")
-
-
-def prove(folder: Path, text: str, models: str, options: str) -> str:
-    """Have Yosys prove that ``cells`` is the same with our models and with its own."""
-    (folder / "cells.v").write_text(text)
-    (folder / "ours.v").write_text(models)
-    sides = [
-        f"""
-        read_verilog {source}
-        read_verilog cells.v
-        prep -flatten -top cells
-        rename cells {side}
-        design -stash {side}
-        """ for side, source in (
-            ("theirs", "-nowb -D NO_INCLUDES +/lattice/cells_sim_ecp5.v"), ("ours", "ours.v"))]
-    return run_yosys(folder, "\n".join([*sides, f"""
-        design -copy-from ours -as ours ours
-        design -copy-from theirs -as theirs theirs
-        miter -equiv -make_assert -flatten ours theirs miter
-        hierarchy -top miter
-        clk2fflogic
-        opt_clean
-        sat -verify -prove-asserts {options} miter
-    """]))
-
-
-@pytest.mark.parametrize(("text", "options", "proven"), [
-    (COMBINATIONAL, "", "SAT proof finished - no model found: SUCCESS!"),
-    (flip_flops(), INDUCTION, "Induction step proven: SUCCESS!"),
-], ids=["combinational", "flip-flops"])
-def test_models_are_equal_to_those_of_yosys(text, options, proven, tmp_path):
-    models = "\n".join(model_files().values())
-    assert proven in prove(tmp_path, text, models, options)
-    wrong = {"": {"SD ? D1 : D0": "SD ? D0 : D1"},
-             INDUCTION: {"~CE : CE": "CE : CE", 'initial Q = REGSET == "SET"': "initial Q = 0"}}
-    for right, other in wrong[options].items():
-        assert models.count(right) == 1
-        with pytest.raises(YosysError):
-            prove(tmp_path, text, models.replace(right, other), options)
 
 
 def test_a_netlist_with_something_not_modelled_is_refused() -> None:

@@ -14,12 +14,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from sterna.hw import emit_mlgru
+from sterna.hw import emit_layer
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.names import plain
 from sterna.hw.emit.tools import YosysError, run_yosys
 from sterna.hw.flow.synthesis import Family, MemoryStyle, Synthesis, synthesize
 from sterna.model.config import ModelConfig
+from sterna.model.layers import MlgruLayer
 from sterna.model.profile import C12, S16
 from sterna.model.quantized.synthetic import random_model
 
@@ -226,9 +227,8 @@ def test_a_layer_maps_from_the_list_for_synthesis(style, script, cells, tmp_path
     """With the synthesis scripts of the user's own Yosys, without help."""
     rng = np.random.default_rng(1)
     gates = [rng.integers(-1, 2, (3, 5)) for _ in range(3)]
-    folder = emit_mlgru(
-        *gates, rng.integers(-1, 2, (5, 3)), tmp_path / "mlgru", profile=C12, rows=1,
-        style=style).folder
+    layer = MlgruLayer.of(*gates, rng.integers(-1, 2, (5, 3)), profile=C12)
+    folder = emit_layer(layer, tmp_path / "mlgru", rows=1, style=style).folder
     moved = shutil.move(folder, tmp_path / "elsewhere")
     sources = " ".join(f"elsewhere/{name}"
                        for name in (Path(moved) / "synthesis.f").read_text().split())

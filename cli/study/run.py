@@ -14,10 +14,10 @@ from sterna.cli.study.plots import study_plots
 from sterna.cli.study.tables import Found, findings, study_tables
 from sterna.cli.terminal.console import out, print_files, print_json, progress_bar, say
 from sterna.cli.terminal.interrupt import INTERRUPTED
+from sterna.hw.core.core_memories import memory_bits
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.cycle_model import cycles_per_token
 from sterna.hw.core.cycle_report import shape_limits
-from sterna.hw.core.memory_bits import memory_bits
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import S16
@@ -104,7 +104,7 @@ def core_costs(config: ModelConfig) -> dict[str, Any]:
     """Cycles per generated token and bits of memory of the core of a shape, profile S16, with the
     array that ``sterna report`` takes by default."""
     params = CoreParams(shape_limits(config, S16))
-    bits = memory_bits(params, config)
+    bits = memory_bits(params)
     return {"array": f"{params.rows} x {params.cols}",
             "cycles_per_token": float(cycles_per_token(params, config)),
             "state_bits": bits["states"], "memory_bits": sum(bits.values())}

@@ -33,13 +33,13 @@ from sterna.export.graph.metadata import LAYER_FORMAT, OnnxFileError
 from sterna.export.layers.graph import build_layer, build_matrix
 from sterna.export.runtime.runtime import open_session
 from sterna.model.files import check_path, write_atomically
-from sterna.model.layers import GluLayer, Layer, MatrixLayer, MlgruLayer
+from sterna.model.layers import Layer, MatrixLayer
 from sterna.model.layers.layer import LayerOrWeights, input_bits, layer_of, matrix_layer_of
 from sterna.model.layers.matrix import ACT_BITS, Ternary
-from sterna.model.profile import S16, FixedPoint, NumericProfile
+from sterna.model.profile import FixedPoint, NumericProfile
 
-__all__ = ["LAYER_FORMAT_VERSION", "check_layer", "describe_layer", "export_glu", "export_layer",
-           "export_matrix", "export_mlgru"]
+__all__ = ["LAYER_FORMAT_VERSION", "check_layer", "describe_layer", "export_layer",
+           "export_matrix"]
 
 LAYER_FORMAT_VERSION = 1
 _BATCH, _STEPS = 2, 4
@@ -120,24 +120,6 @@ def export_layer(
         If the file cannot be written; nothing is then left half-written.
     """
     return _write(layer_of(layer_or_weights, profile=profile, output=output), path)
-
-
-def export_mlgru(
-    f: Ternary, c: Ternary, g: Ternary, out: Ternary, path: str | Path, *,
-    profile: NumericProfile | str = S16, output: FixedPoint | None = None,
-) -> Path:
-    """Write an MLGRU of four ternary matrices; ``f``, ``c``, ``g`` are ``[d, columns]``, ``out``
-    ``[rows, d]``. ``output`` None is ``profile.x``. The rest is as in :func:`export_layer`."""
-    return _write(MlgruLayer.of(f, c, g, out, profile=profile, output=output), path)
-
-
-def export_glu(
-    gate: Ternary, up: Ternary, down: Ternary, path: str | Path, *,
-    profile: NumericProfile | str = S16, output: FixedPoint | None = None,
-) -> Path:
-    """Write a GLU of three ternary matrices; ``gate`` and ``up`` are ``[dff, columns]``, ``down``
-    ``[rows, dff]``. ``output`` None is ``profile.x``. The rest is as in :func:`export_layer`."""
-    return _write(GluLayer.of(gate, up, down, profile=profile, output=output), path)
 
 
 def _write(layer: Layer | MatrixLayer, path: str | Path) -> Path:

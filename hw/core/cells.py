@@ -106,7 +106,7 @@ class Cells(wiring.Component):
         params = self.params
         m.submodules.glu = glu = GluUnit(params.glu, self._sigmoid)
         products, inputs = glu.products.payload, glu.preacts.payload
-        m.d.comb += glu.preacts.valid.eq(valid)
+        m.d.comb += [glu.preacts.valid.eq(valid), glu.products.ready.eq(1)]
         for index in range(params.cell_lanes):
             gate, _, up = (each[index] for each in preacts)
             m.d.comb += [inputs.gate[index].eq(gate), inputs.up[index].eq(up)]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from sterna.hw.core.core_memories import memory_bits
 from sterna.hw.core.core_params import CoreParams, Limits
 from sterna.hw.core.cycle_model import STEADY_TOKENS, MemoryTiming, Use, steady_uses
-from sterna.hw.core.memory_bits import memory_bits
 from sterna.hw.core.program import Stage
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
@@ -133,7 +133,7 @@ def cycle_report(
         params, config, memory, TokenCycles.of(params, config, memory),
         TokenCycles.of(params, config, memory, sampled=True),
         {name: TokenCycles.of(changed, config, memory)
-         for name, changed in _changed(params).items()}, memory_bits(params, config))
+         for name, changed in _changed(params).items()}, memory_bits(params))
 
 
 def _changed(params: CoreParams) -> dict[str, CoreParams]:

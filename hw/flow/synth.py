@@ -251,7 +251,7 @@ class LayerCost:
 def layer_cost(
     emitted: EmittedUnit, target: FpgaTarget | str = "ecp5-85k", *, cache: Cache | None = None,
 ) -> LayerCost:
-    """Synthesise what ``emit_matrix``, ``emit_layer``, ``emit_mlgru`` or ``emit_glu`` wrote.
+    """Synthesise what ``emit_matrix`` or ``emit_layer`` wrote.
 
     ``target`` is a target or its name, of the family of the unit's style; ``cache`` is where
     results are kept, None takes :func:`~sterna.model.cache.user_cache`. ValueError if there is no

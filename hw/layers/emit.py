@@ -45,8 +45,8 @@ from sterna.model.profile import S16, FixedPoint, NumericProfile
 from sterna.model.quantized import Projection
 
 __all__ = [
-    "emit_glu", "emit_layer", "emit_matrix", "emit_mlgru", "layer_component",
-    "matrix_component", "plan_layer", "plan_matrices"]
+    "emit_layer", "emit_matrix", "layer_component", "matrix_component", "plan_layer",
+    "plan_matrices"]
 
 _ROWS, _COLS, _LANES = 8, 128, 8
 """Sizes unless told otherwise; a smaller matrix gets a smaller array."""
@@ -223,7 +223,8 @@ def emit_layer(
     ----------
     layer_or_weights
         The weights of a BitLinear, ``[rows, columns]`` or a ``TernaryMatrix``; or a
-        ``BitLinearLayer``, ``MlgruLayer`` or ``GluLayer`` of :mod:`sterna.model.layers`.
+        ``BitLinearLayer``, ``MlgruLayer`` or ``GluLayer`` of :mod:`sterna.model.layers`. The state
+        of an MLGRU lives inside.
     folder
         Where to write.
     profile
@@ -269,34 +270,6 @@ def emit_layer(
     return emit_component({"layer": _described(layer)}, design, folder, axis=axis)
 
 
-def emit_mlgru(
-    f: Ternary, c: Ternary, g: Ternary, out: Ternary, folder: str | Path, *,
-    profile: NumericProfile | str = S16, output: FixedPoint | None = None,
-    sequences: int = 1, rows: int | None = None, cols: int | None = None,
-    lanes: int | None = None, style: str = "generic", name: str | None = None, axis: bool = False,
-) -> EmittedUnit:
-    """Write Verilog of an MLGRU of four ternary matrices; ``f``, ``c``, ``g`` are
-    ``[d, columns]``, ``out`` ``[rows, d]``. ``output`` None is ``profile.x``. The state lives
-    inside. Sizes and the rest are as in :func:`emit_layer`."""
-    return emit_layer(
-        MlgruLayer.of(f, c, g, out, profile=profile, output=output), folder,
-        sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style, name=name, axis=axis)
-
-
-def emit_glu(
-    gate: Ternary, up: Ternary, down: Ternary, folder: str | Path, *,
-    profile: NumericProfile | str = S16, output: FixedPoint | None = None,
-    sequences: int = 1, rows: int | None = None, cols: int | None = None,
-    lanes: int | None = None, style: str = "generic", name: str | None = None, axis: bool = False,
-) -> EmittedUnit:
-    """Write Verilog of a GLU of three ternary matrices; ``gate`` and ``up`` are
-    ``[dff, columns]``, ``down`` ``[rows, dff]``. ``output`` None is ``profile.x``. Sizes and the
-    rest are as in :func:`emit_layer`."""
-    return emit_layer(
-        GluLayer.of(gate, up, down, profile=profile, output=output), folder,
-        sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style, name=name, axis=axis)
-
-
 def matrix_component(
     weights: Ternary | MatrixLayer | Sequence[Ternary | MatrixLayer], *,
     output: FixedPoint | None = None, rows: int | None = None, cols: int | None = None,
@@ -317,11 +290,7 @@ def layer_component(
     output: FixedPoint | None = None, sequences: int = 1, rows: int | None = None,
     cols: int | None = None, lanes: int | None = None, style: str = "generic",
 ) -> LayerUnit:
-    """The Amaranth component that :func:`emit_layer` writes, with the same arguments and errors.
-
-    Of an MLGRU or a GLU give ``MlgruLayer.of(...)`` or ``GluLayer.of(...)`` of
-    :mod:`sterna.model.layers`.
-    """
+    """The Amaranth component that :func:`emit_layer` writes, with the same arguments and errors."""
     layer = _layer_with_norm(layer_or_weights, profile, output)
     return LayerUnit(*plan_layer(
         layer, sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Const, Module, Signal, Value, ValueLike
+from amaranth.hdl import Module, Signal, Value, ValueLike
 from amaranth.lib.wiring import PureInterface
 
 __all__ = ["Pipeline", "advance_of"]
 
 
-def advance_of(results: PureInterface, *, stalls: bool = True) -> Value:
-    """Return whether the pipeline that ends in a stream may move.
-
-    It stops while a result waits to be taken; without ``stalls`` none ever does.
-    """
-    return ~results.valid | results.ready if stalls else Const(1)
+def advance_of(results: PureInterface) -> Value:
+    """Whether the pipeline that ends in a stream may move: it stops while a result waits."""
+    return ~results.valid | results.ready
 
 
 class Pipeline:

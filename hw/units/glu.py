@@ -31,7 +31,6 @@ class GluParams:
     profile: NumericProfile  # formats of every number
     lanes: int  # channels taken per beat
     trace: bool = False  # whether the beats of `products` also bring `silu(gate)`, for verification
-    stalls: bool = True  # whether products may have to wait to be taken
     # Whether `silu(gate)` is looked up in a table like the sigmoid's, without a product, if
     # the profile has a sigmoid for every value of z. Otherwise this changes nothing.
     silu_table: bool = False
@@ -78,10 +77,9 @@ class GluUnit(wiring.Component):
     ``sterna.model.quantized.records.glu_cell``.
 
     One beat per cycle; the pipeline moves as a whole and stops only while a product waits to be
-    taken, or never without ``stalls``. Products appear ``params.latency`` steps after their
-    beat; ``last`` travels with them and changes nothing. No intermediate value
-    can overflow: each is as wide as its operands make it, save ``silu(gate)``, whose magnitude
-    is at most that of the gate.
+    taken. Products appear ``params.latency`` steps after their beat; ``last`` travels with them and
+    changes nothing. No intermediate value can overflow: each is as wide as its operands make it,
+    save ``silu(gate)``, whose magnitude is at most that of the gate.
     """
 
     def __init__(self, params: GluParams, table: Sequence[int]) -> None:
@@ -89,14 +87,13 @@ class GluUnit(wiring.Component):
         self._table = checked_table(params.profile, table)
         super().__init__({
             "preacts": In(stream.Signature(params.preact_layout)),
-            "products": Out(stream.Signature(
-                params.product_layout, always_ready=not params.stalls)),
+            "products": Out(stream.Signature(params.product_layout)),
         })
 
     def elaborate(self, platform):
         m = Module()
         params, preact, product = self.params, self.preacts.payload, self.products.payload
-        advance = advance_of(self.products, stalls=params.stalls)
+        advance = advance_of(self.products)
         steps = Pipeline(m, advance)
 
         m.d.comb += [

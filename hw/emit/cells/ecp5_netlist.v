@@ -1,67 +1,11 @@
 // Simulation models, written for Sterna, of the cells that `synth_ecp5` of Yosys makes a netlist
-// of. The carry cell CCU2C, which Sterna also instantiates itself, is in ecp5.v, the PLL in
-// board_sim.v. Names, ports, parameters and their defaults are those of the cells; what a cell does
-// besides is not modelled: no timing, no global set/reset, and for the block RAM and the multiplier
-// only what the comment above each says. A parameter or port that is not modelled is missing here,
-// or stops the simulation, rather than being ignored.
+// of and has no model of: block RAM, multiplier, pads. Names, ports, parameters and their defaults
+// are those of the cells; what a cell does besides is not modelled: no timing, no global set/reset,
+// and for the block RAM and the multiplier only what the comment above each says. A parameter or
+// port that is not modelled is missing here, or stops the simulation, rather than being ignored.
 //
 // Plain Verilog-2001, for Verilator and Icarus Verilog. Start values are those after the bitstream
 // was loaded.
-
-// Four-input look-up table; bit {D, C, B, A} of INIT. Written as multiplexers so that an unknown
-// input that does not matter does not make the output unknown.
-module LUT4 (input A, B, C, D, output Z);
-  parameter [15:0] INIT = 16'h0000;
-  wire at0 = A ? INIT[1] : INIT[0];
-  wire at1 = A ? INIT[3] : INIT[2];
-  wire at2 = A ? INIT[5] : INIT[4];
-  wire at3 = A ? INIT[7] : INIT[6];
-  wire at4 = A ? INIT[9] : INIT[8];
-  wire at5 = A ? INIT[11] : INIT[10];
-  wire at6 = A ? INIT[13] : INIT[12];
-  wire at7 = A ? INIT[15] : INIT[14];
-  wire low = C ? (B ? at3 : at2) : (B ? at1 : at0);
-  wire high = C ? (B ? at7 : at6) : (B ? at5 : at4);
-  assign Z = D ? high : low;
-endmodule
-
-// The multiplexers that join two and four LUT4 to one of five and six inputs.
-module PFUMX (input ALUT, BLUT, C0, output Z);
-  assign Z = C0 ? ALUT : BLUT;
-endmodule
-
-module L6MUX21 (input D0, D1, SD, output Z);
-  assign Z = SD ? D1 : D0;
-endmodule
-
-// Flip-flop. CE and LSR may be inverted or left out; LSR clears (or sets) it, or loads M, with the
-// clock or at once; it comes before CE. GSR says whether the global reset acts on it, too: there is
-// none in these simulations.
-module TRELLIS_FF (input CLK, LSR, CE, DI, M, output reg Q);
-  parameter GSR = "ENABLED";
-  parameter CEMUX = "1";
-  parameter CLKMUX = "CLK";
-  parameter LSRMUX = "LSR";
-  parameter SRMODE = "LSR_OVER_CE";
-  parameter REGSET = "RESET";
-  parameter LSRMODE = "LSR";
-  wire clock = CLKMUX == "INV" ? ~CLK : CLK;
-  wire reset = LSRMUX == "INV" ? ~LSR : LSR;
-  wire enable = CEMUX == "1" ? 1'b1 : CEMUX == "0" ? 1'b0 : CEMUX == "INV" ? ~CE : CE;
-  wire value = LSRMODE == "PRLD" ? M : REGSET == "SET";
-  initial Q = REGSET == "SET";
-  generate
-    if (SRMODE == "ASYNC") begin : asynchronous
-      always @(posedge clock or posedge reset)
-        if (reset) Q <= value;
-        else if (enable) Q <= DI;
-    end else begin : synchronous
-      always @(posedge clock)
-        if (reset) Q <= value;
-        else if (enable) Q <= DI;
-    end
-  endgenerate
-endmodule
 
 // A register inside the block RAM or the multiplier; reset comes before enable.
 module STERNA_ECP5_REGISTER (clock, reset, enable, in, out);
@@ -339,26 +283,4 @@ endmodule
 module BB (input I, T, output O, inout B);
   assign B = T ? 1'bz : I;
   assign O = B;
-endmodule
-
-// Sixteen words of four bits: written on a clock, read at once.
-module TRELLIS_DPR16X4 (
-    input [3:0] DI,
-    input [3:0] WAD,
-    input WRE,
-    input WCK,
-    input [3:0] RAD,
-    output [3:0] DO
-);
-  parameter WCKMUX = "WCK";
-  parameter WREMUX = "WRE";
-  parameter [63:0] INITVAL = 64'h0000000000000000;
-
-  wire clock = (WCKMUX == "INV") ? ~WCK : WCK;
-  wire write = (WREMUX == "1") ? 1'b1 : (WREMUX == "0") ? 1'b0 :
-               (WREMUX == "INV") ? ~WRE : WRE;
-
-  reg [63:0] words = INITVAL;
-  always @(posedge clock) if (write) words[{WAD, 2'b00} +: 4] <= DI;
-  assign DO = words[{RAD, 2'b00} +: 4];
 endmodule

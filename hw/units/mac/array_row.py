@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import signed
+from amaranth.hdl import Module, Mux, Signal, signed, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.units.mac.mac_params import MacParams
 
-__all__ = ["ArrayRow"]
+__all__ = ["Accumulator", "ArrayRow"]
+
+
+class Accumulator(wiring.Component):
+    """The sum of a row, gathered beat by beat, from the number of its -1 weights on.
+
+    It cannot overflow: :attr:`~sterna.hw.units.mac.mac_params.MacParams.sum_bits` gives the
+    bound, ``benchmarks/prove.py`` has it proven. Sums of a LUT for each bit: the choice of what is
+    added to is part of the adder's.
+    """
+
+    def __init__(self, params: MacParams) -> None:
+        self.params = params
+        super().__init__({
+            "advance": In(1),
+            "filled": In(1),
+            "first": In(1),
+            "minus_count": In(unsigned(params.count_bits)),
+            "operand": In(signed(params.operand_bits(params.cols))),
+            "sum": Out(signed(params.sum_bits)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        total = Signal(signed(self.params.sum_bits), reset_less=True)
+        with m.If(self.advance & self.filled):
+            m.d.sync += total.eq(self.following(m, total))
+        m.d.comb += self.sum.eq(total)
+        return m
+
+    def following(self, m, total):
+        """What ``total`` takes next."""
+        return Mux(self.first, self.minus_count, total) + self.operand
 
 
 class ArrayRow(wiring.Component):
-    """One row of the array; each style builds its own.
+    """One row of the array; each style builds its own, and has an ``accumulator`` of its own.
 
     ``first``, ``filled`` and ``minus_count`` belong to the beat that reaches the accumulator,
     ``params.row_steps`` steps after its operands.
@@ -21,6 +53,8 @@ class ArrayRow(wiring.Component):
     A ``bare`` row has no accumulator: its sum is what a beat adds to one, and it has no ports for
     what only that reads.
     """
+
+    accumulator = Accumulator
 
     def __init__(self, params: MacParams, *, bare: bool = False) -> None:
         self.params = params
@@ -36,12 +70,12 @@ class ArrayRow(wiring.Component):
             "sum": Out(signed(params.operand_bits(params.cols) if bare else params.sum_bits)),
         })
 
-    def accumulate(self, m, make, operand):
-        """Have an accumulator, which ``make`` makes, gather what each beat adds."""
+    def accumulate(self, m, operand):
+        """Gather what each beat adds."""
         if self._bare:
             m.d.comb += self.sum.eq(operand)
             return
-        m.submodules.accumulator = accumulator = make()
+        m.submodules.accumulator = accumulator = self.accumulator(self.params)
         m.d.comb += [
             accumulator.advance.eq(self.advance),
             accumulator.filled.eq(self.filled),

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from amaranth.hdl import Cat, Const, Instance, Module, Signal, Value, ValueLike, signed
-from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.units.mac.array_row import ArrayRow
+from sterna.hw.units.mac.array_row import Accumulator, ArrayRow
 from sterna.hw.units.mac.array_style import CHAIN_COLUMNS
 
 __all__ = ["ADD", "ADD_NOT_B", "CHOOSE", "SELECT", "CarryChains", "Ecp5ChainRow", "Half"]
@@ -112,39 +109,19 @@ class CarryChains:
         self._chain = []
 
 
-class Ecp5Accumulator(wiring.Component):
-    """The sum of a row, gathered beat by beat; one LUT for each bit.
+class Ecp5Accumulator(Accumulator):
+    """It adds modulo ``2**sum_bits``, so the sum is right if it fits, whatever the start value and
+    the sums on the way are."""
 
-    It adds modulo ``2**sum_bits``, so the sum is right if it fits, whatever the start value and
-    the sums on the way are.
-    """
-
-    def __init__(self, sum_bits: int, operand_bits: int, count_bits: int) -> None:
-        self.sum_bits = sum_bits
-        super().__init__({
-            "advance": In(1),
-            "filled": In(1),
-            "first": In(1),
-            "minus_count": In(count_bits),
-            "operand": In(signed(operand_bits)),
-            "sum": Out(signed(sum_bits)),
-        })
-
-    def elaborate(self, platform):
-        m = Module()
-        total = Signal(signed(self.sum_bits), reset_less=True)
-        wide = Signal(signed(self.sum_bits))
-        start = Signal(signed(self.sum_bits))
-        m.d.comb += [
-            wide.eq(self.operand), start.eq(self.minus_count), self.sum.eq(total)]
-        chains = CarryChains(m, "accumulate", self.sum_bits + 2)
+    def following(self, m, total):
+        bits = len(total)
+        wide, start = Signal(signed(bits)), Signal(signed(bits))
+        m.d.comb += [wide.eq(self.operand), start.eq(self.minus_count)]
+        chains = CarryChains(m, "accumulate", bits + 2)
         following = chains.add([
-            Half(CHOOSE, wide[bit], start[bit], total[bit], self.first)
-            for bit in range(self.sum_bits)])
+            Half(CHOOSE, wide[bit], start[bit], total[bit], self.first) for bit in range(bits)])
         chains.finish()
-        with m.If(self.advance & self.filled):
-            m.d.sync += total.eq(following)
-        return m
+        return following
 
 
 def add_tree(
@@ -194,6 +171,8 @@ class Ecp5ChainRow(ArrayRow):
     from which the accumulator starts.
     """
 
+    accumulator = Ecp5Accumulator
+
     def elaborate(self, platform):
         m = Module()
         params = self.params
@@ -206,8 +185,7 @@ class Ecp5ChainRow(ArrayRow):
         operand = add_tree(steps, chains, sums) if len(sums) > 1 else sums[0].as_signed()
         chains.finish()
 
-        self.accumulate(m, partial(
-            Ecp5Accumulator, params.sum_bits, len(operand), params.count_bits), operand)
+        self.accumulate(m, operand)
         return m
 
     def _chain(self, steps: Pipeline, chains: CarryChains, low: int, columns: int) -> Value:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from amaranth.hdl import Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import Module, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -15,35 +13,7 @@ from sterna.hw.units.mac.ecp5_rows import Ecp5ChainRow
 from sterna.hw.units.mac.mac_params import MacParams
 from sterna.hw.units.mac.xc7_rows import Xc7PairRow
 
-__all__ = ["ROWS", "Accumulator", "TernaryMacArray"]
-
-
-class Accumulator(wiring.Component):
-    """The sum of a row, gathered beat by beat, from the number of its -1 weights on.
-
-    It cannot overflow: :attr:`~sterna.hw.units.mac.mac_params.MacParams.sum_bits` gives the
-    bound, ``benchmarks/prove.py`` has it proven.
-    """
-
-    def __init__(self, params: MacParams) -> None:
-        self.params = params
-        super().__init__({
-            "advance": In(1),
-            "filled": In(1),
-            "first": In(1),
-            "minus_count": In(unsigned(params.count_bits)),
-            "operand": In(signed(params.operand_bits(params.cols))),
-            "sum": Out(signed(params.sum_bits)),
-        })
-
-    def elaborate(self, platform):
-        m = Module()
-        total = Signal(signed(self.params.sum_bits), reset_less=True)
-        start = Mux(self.first, self.minus_count, total)
-        with m.If(self.advance & self.filled):
-            m.d.sync += total.eq((start + self.operand)[:self.params.sum_bits])
-        m.d.comb += self.sum.eq(total)
-        return m
+__all__ = ["ROWS", "TernaryMacArray"]
 
 
 class TernaryRow(ArrayRow):
@@ -74,7 +44,7 @@ class TernaryRow(ArrayRow):
                 level.append(steps.register(
                     added[:params.operand_bits(operands)].as_signed(), f"tree{depth}_{index}"))
 
-        self.accumulate(m, partial(Accumulator, params), level[0])
+        self.accumulate(m, level[0])
         return m
 
 

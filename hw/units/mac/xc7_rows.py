@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from amaranth.hdl import Cat, Const, Instance, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import Cat, Const, Instance, Module, Signal, Value, signed, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -216,15 +216,5 @@ class Xc7PairRow(ArrayRow):
                 m.d.comb += pair.x1.eq(self.acts[2 * index + 1])
             partials.append(PartialSum(steps.register(pair.total, f"pair{index}_sum"), columns))
 
-        operand = add_tree(m, steps, partials, params.operand_bits)
-        if self._bare:
-            m.d.comb += self.sum.eq(operand)
-            return m
-
-        # One LUT for each bit: the choice is part of the adder's.
-        total = Signal(signed(params.sum_bits), reset_less=True)
-        before = Mux(self.first, self.minus_count, total)
-        with m.If(self.advance & self.filled):
-            m.d.sync += total.eq((before + operand)[:params.sum_bits])
-        m.d.comb += self.sum.eq(total)
+        self.accumulate(m, add_tree(m, steps, partials, params.operand_bits))
         return m

@@ -1,0 +1,65 @@
+"""The memories of a core, as it is elaborated, by what they hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from amaranth.hdl import Fragment, MemoryInstance, Shape
+
+from sterna.hw.core.core import Core
+from sterna.hw.core.core_image import CoreImage
+from sterna.hw.core.core_params import CoreParams
+from sterna.hw.parts.memory_attributes import BLOCK_RAM
+from sterna.model.config import ModelConfig
+
+__all__ = ["CoreMemory", "core_memories", "memory_bits"]
+
+_HELD = {
+    "weights": "products cluster weights", "headers": "post headers", "stages": "^stages|plan",
+    "embedding": "embedder", "states": "cells states", "residual vectors": "^residual",
+    "vectors to be normalised": "^vectors store", "activations": "products cluster acts",
+    "logits": "sampler logits", "tables": "norm|rom$", "queues": "queue|tags|products kept",
+    "others": ""}
+"""A pattern for the names of the memories, without digits; the first that fits counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreMemory:
+    """A memory: what it holds, words, bits of each, and whether it asks for block RAM."""
+
+    held: str
+    depth: int
+    width: int
+    is_block: bool
+
+
+@lru_cache(maxsize=8)
+def core_memories(params: CoreParams) -> tuple[CoreMemory, ...]:
+    """Every memory of a core; what a model fills depends on the limits alone. Of weights and
+    headers that come through a port, those that are read ahead."""
+    limits = params.limits
+    config = ModelConfig(d=limits.width, layers=limits.layers, dff=limits.inner, vocab=limits.vocab)
+    core = Core(CoreImage(params, [0], [0], [0], config, [0]))
+    return tuple(_memories(Fragment.get(core, None), ""))
+
+
+def memory_bits(params: CoreParams) -> dict[str, int]:
+    """Bits of the memories of a core by what they hold."""
+    bits = dict.fromkeys(_HELD, 0)
+    for each in core_memories(params):
+        bits[each.held] += each.depth * each.width
+    return bits
+
+
+def _memories(fragment: Fragment, name: str) -> Iterator[CoreMemory]:
+    if isinstance(fragment, MemoryInstance):
+        data = fragment._data
+        held = next(held for held, pattern in _HELD.items()
+                    if re.search(pattern, re.sub(r"\d", "", name).strip()))
+        yield CoreMemory(held, data.depth, Shape.cast(data.shape).width,
+                         BLOCK_RAM.items() & fragment._attrs.items() != set())
+    for part, part_name, _ in fragment.subfragments:
+        yield from _memories(part, f"{name} {part_name}")

@@ -150,7 +150,7 @@ def test_a_missing_word_and_one_too_many_are_found(valid, message, monkeypatch):
                       {"name": "sums__payload", "direction": "output"}]}
     phase = {"name": "plain", "inputs": {"acts": ["1"]}, "outputs": {"sums": ["7", "7"]}}
     with pytest.raises(AssertionError, match=re.escape(message)):
-        template._run_phase(dut, unit, phase, 50, None, random.Random(1)).send(None)
+        template._exchange(dut, unit, phase, 50, None, random.Random(1)).send(None)
 
 
 def test_a_simulator_that_cannot_be_used_is_refused(tmp_path, monkeypatch):

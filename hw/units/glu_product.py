@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -91,23 +92,35 @@ def _add(
 
 def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> PhaseBuilder:
     """Both ends of the range and the values around zero, every pair of them on every lane; then
-    values of the whole range, in vectors of a beat or two."""
+    products just below both ends of theirs, and values of the whole range, in vectors of a beat or
+    two."""
     z, rng = model.profile.z, np.random.default_rng(1)
     corners = np.array([z.min, z.min + 1, -1, 0, 1, z.max - 1, z.max])
     gate, up = (each.reshape(-1) for each in np.meshgrid(corners, corners))
     builder, cell = PhaseBuilder(ports), IntegerRecords(
         glu_cell(model.profile, "glu", params.lanes), {}, model.sigmoid)
     pairs = [(np.roll(gate, shift), np.roll(up, shift)) for shift in range(params.lanes)]
-    pairs += [(rng.integers(z.min, z.max + 1, (1 + index % 2) * params.lanes),
-               rng.integers(z.min, z.max + 1, (1 + index % 2) * params.lanes))
-              for index in range(SPREAD)]
+    most = (model.profile.p.max + 1 << model.profile.product_shift) - 1
+    for index in range(SPREAD):
+        gates, ups = (rng.integers(z.min, z.max + 1, (1 + index % 2) * params.lanes)
+                      for _ in range(2))
+        if index % 4 == 0:      # what it rounds up to leaves the format at one end, at most
+            gates = np.abs(gates) | z.max // 2
+            silu, _ = _products(cell, gates, ups)
+            ups = np.clip(np.sign(ups) * (most // silu), z.min, z.max)
+        pairs.append((gates, ups))
     for shift, (gates, ups) in enumerate(pairs):
-        values = {"glu.gate.z": gates, "glu.up.z": ups}
-        p, _ = cell.run(values)
-        silu = values["glu.gate.silu"]
+        silu, p = _products(cell, gates, ups)
         _add(builder, params, 0, gates, ups,
              (f"extreme({shift}).silu", silu, None), (f"extreme({shift}).p", p, None))
     return builder
+
+
+def _products(cell: IntegerRecords, gate: np.ndarray, up: np.ndarray) -> tuple[Any, Any]:
+    """``silu(gate)``, and its product with ``up``."""
+    values = {"glu.gate.z": gate, "glu.up.z": up}
+    p, _ = cell.run(values)
+    return values["glu.gate.silu"], p
 
 
 def glu_params(

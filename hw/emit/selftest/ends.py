@@ -89,10 +89,14 @@ class StreamDriver:
 
 
 class StreamSink:
-    """Takes the words of one output stream, and sees that a word that waits stays as it is."""
+    """Takes the words of one output stream, and sees that a word that waits stays as it is.
+
+    ``shy``: every other word, by chance, it is not ready for before that is offered.
+    """
 
     def __init__(
-        self, dut: Any, name: str, pause: Pause | None, rng: random.Random, phase: str,
+        self, dut: Any, name: str, pause: Pause | None, rng: random.Random, phase: str, *,
+        shy: bool = False,
     ) -> None:
         self.name, self._phase = name, phase
         self.words: list[int] = []
@@ -101,12 +105,13 @@ class StreamSink:
             getattr(dut, f"{name}__{part}") for part in ("payload", "valid"))
         self._ready = _Level(getattr(dut, f"{name}__ready"))
         self._pauses = _Pauses(pause, rng)
+        self._shy, self._waits, self._rng = shy, shy, rng
         self._taking = False
         self._waiting: int | None = None    # what was offered in a cycle when we paused
 
     def drive(self) -> None:
         """Be ready, or pause."""
-        self._taking = not self._pauses.now()
+        self._taking = not self._pauses.now() and (not self._waits or self.offered())
         self._ready.set(self._taking)
 
     def sample(self, cycle: int) -> bool:
@@ -131,6 +136,7 @@ class StreamSink:
         if self._taking:
             self.words.append(word)
             self.taken_at.append(cycle)
+            self._waits = self._shy and self._rng.random() < 0.5
         return self._taking
 
     def open(self) -> None:

@@ -31,6 +31,8 @@ FOLDER = Path(__file__).resolve().parent
 BUILD = FOLDER / "sim_build"
 DRAIN = 40
 """Cycles after a phase in which nothing more may come out."""
+CUTS = range(22, 26)
+"""Cycles of a phase before each of the resets that it begins anew after."""
 
 
 @cocotb.test()
@@ -41,21 +43,34 @@ async def at_full_speed(dut: Any) -> None:
 
 @cocotb.test()
 async def with_pauses(dut: Any) -> None:
-    """Every driver and every sink pauses in a quarter of the cycles."""
-    await run_phases(dut, Pause(0.25))
+    """Every driver and every sink pauses in half of the cycles, and a sink waits for some words
+    before it is ready."""
+    await run_phases(dut, Pause(0.5))
 
 
 async def run_phases(dut: Any, pause: Pause | None) -> None:
-    """Run the phases of vectors.json, each after a reset."""
+    """Run the phases of vectors.json."""
     unit, vectors = (json.loads((FOLDER / name).read_text(encoding="utf-8"))
                      for name in ("params.json", "vectors.json"))
     Clock(dut.clk, 10, unit="ns").start()
     rng = random.Random(1)
     for phase in vectors["phases"]:
-        await _reset(dut, unit, phase)
-        got = await _run_phase(dut, unit, phase, vectors["patience"], pause, rng)
-        compared = sum(_compare(unit, phase, stream, got) for stream in phase["outputs"])
+        compared = await run_phase(dut, unit, phase, vectors["patience"], pause, rng)
         dut._log.info(f"{phase['name']}: {compared} words as expected")
+
+
+async def run_phase(
+    dut: Any, unit: dict[str, Any], phase: dict[str, Any], patience: int, pause: Pause | None,
+    rng: random.Random,
+) -> int:
+    """Run a phase, after resets in the middle of it; return how many words were compared."""
+    compared = 0
+    for cut in (*CUTS, None):
+        await _reset(dut, unit, phase)
+        got = await _exchange(dut, unit, phase, patience, pause, rng, cut)
+        compared += sum(_compare(unit, phase, stream, got, is_cut=cut is not None)
+                        for stream in phase["outputs"])
+    return compared
 
 
 def _streams(unit: dict[str, Any], direction: str) -> list[str]:
@@ -83,8 +98,7 @@ async def _reset(dut: Any, unit: dict[str, Any], phase: dict[str, Any]) -> None:
     for name in _levels(unit):
         getattr(dut, name).value = phase["levels"].get(name, 0)
     dut.rst.value = 1
-    await RisingEdge(dut.clk)
-    await RisingEdge(dut.clk)
+    await RisingEdge(dut.clk)       # one cycle is enough
     dut.rst.value = 0
     await RisingEdge(dut.clk)
     for level in (1, 0) if phase["pulse"] else ():
@@ -93,14 +107,15 @@ async def _reset(dut: Any, unit: dict[str, Any], phase: dict[str, Any]) -> None:
         await RisingEdge(dut.clk)
 
 
-async def _run_phase(
+async def _exchange(
     dut: Any, unit: dict[str, Any], phase: dict[str, Any], patience: int, pause: Pause | None,
-    rng: random.Random,
+    rng: random.Random, cut: int | None = None,
 ) -> dict[str, list[int]]:
-    """Send the words and take what comes; return it by output stream."""
+    """Send the words and take what comes, for ``cut`` cycles or to the end; return it by output
+    stream."""
     drivers = [StreamDriver(dut, stream, _words(phase["inputs"].get(stream, [])), pause, rng)
                for stream in _streams(unit, "input")]
-    sinks = [StreamSink(dut, stream, pause, rng, phase["name"])
+    sinks = [StreamSink(dut, stream, pause, rng, phase["name"], shy=pause is not None)
              for stream in _streams(unit, "output")]
     wanted = {sink.name: sum(len(words) for key, words in phase["outputs"].items()
                              if key.partition("[")[0] == sink.name) for sink in sinks}
@@ -116,6 +131,8 @@ async def _run_phase(
             end.name: len(end.words) for end in sinks}
         assert idle <= patience, (
             f"{phase['name']}: no transfer for {patience} cycles, after so many words: {passed}")
+        if cycle == cut:
+            return {sink.name: sink.words for sink in sinks}
     for driver in drivers:
         driver.stop()
     for sink in sinks:
@@ -168,17 +185,20 @@ def _elements(fields: list[dict[str, Any]]) -> list[Element]:
 
 
 def _compare(
-    unit: dict[str, Any], phase: dict[str, Any], key: str, got: dict[str, list[int]],
+    unit: dict[str, Any], phase: dict[str, Any], key: str, got: dict[str, list[int]], *,
+    is_cut: bool = False,
 ) -> int:
-    """Compare a stream, or ``stream[sequence]``; return how many words were compared."""
+    """Compare a stream, or ``stream[sequence]``, as far as it came if it ``is_cut``; return how
+    many words were compared."""
     stream, _, number = key.partition("[")
     elements = _elements(unit["payloads"][stream])
     words = got[stream]
     if number:
         sequence = next(each for each in elements if each.name == "sequence")
         words = [word for word in words if sequence.of(word) == int(number.rstrip("]"))]
-    expected = [int(word, 16) for word in phase["outputs"][key]]
-    masks = [int(mask, 16) for mask in phase["masks"].get(key, ["-1"] * len(expected))]
+    count = len(words) if is_cut else None
+    expected = [int(word, 16) for word in phase["outputs"][key]][:count]
+    masks = [int(mask, 16) for mask in phase["masks"].get(key, ["-1"] * len(expected))][:count]
     assert len(words) == len(expected), (
         f"{phase['name']}: {len(expected)} words expected of {key}, got {len(words)}")
     for index, (word, want, mask) in enumerate(zip(words, expected, masks, strict=True)):

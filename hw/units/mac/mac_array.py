@@ -102,7 +102,8 @@ class TernaryMacArray(wiring.Component):
             m.d.sync += first.eq(beat.last)
 
         # What the accumulators need to know of a beat travels beside the adder trees.
-        filled = steps.flags(arrives, params.row_steps, "filled")[-1]
+        # What is added before the first beat of a group counts for nothing.
+        filled = steps.delay(arrives, params.row_steps, "filled")
         ended = steps.flags(arrives & beat.last, params.latency, "ended")[-1]
         leaving_first = steps.delay(first, params.row_steps, "first")
         m.d.comb += self.sums.valid.eq(ended)

@@ -187,6 +187,7 @@ def _extremes(params: MacParams, bits: FieldBits) -> tuple[list[int], list[Expec
         "minus ones": -np.ones((params.rows, n), dtype=np.int8),
         "zeros": np.zeros((params.rows, n), dtype=np.int8),
         "one hot": one_hot,
+        "all but one": one_hot - 1,
         "alternating": np.where(np.indices((params.rows, n)).sum(axis=0) % 2, 1, -1
                                 ).astype(np.int8),
     }

@@ -31,9 +31,11 @@ from sterna.model.quantized.synthetic import random_model
 from sterna.sim.testing.run import run_cocotb
 
 _MODEL = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=16), S16, seed=3)
+# With as many states as let a beat come in every cycle.
+_WIDER = random_model(ModelConfig(d=16, layers=1, dff=12, vocab=16), S16, seed=3)
 UNITS: dict[str, tuple[QuantizedModel, str, dict[str, Any]]] = {
     "mac": (_MODEL, "mac", {"rows": 2, "cols": 5}),
-    "mlgru": (_MODEL, "mlgru", {"lanes": 2}),
+    "mlgru": (_WIDER, "mlgru", {"lanes": 2}),
     "glu": (_MODEL, "glu", {"lanes": 2}),
 }
 """By name: the model, the unit, its sizes."""

@@ -68,6 +68,10 @@ def test_every_saturated_shift_equals_the_reference(shift):
     check([value], [saturated_shift(value, shift, each) for each in formats],
           ((a,) for a in range(-64, 64)),
           lambda a: [int(saturate(rs(np.int64(a), shift), each)) for each in formats])
+    for largest in (3, 40):     # what cannot leave a format is not clamped
+        check([value], [saturated_shift(value, shift, each, largest) for each in formats],
+              ((a,) for a in range(-largest, largest + 1)),
+              lambda a: [int(saturate(rs(np.int64(a), shift), each)) for each in formats])
 
 
 @pytest.mark.parametrize("bits", [1, 2, 9])

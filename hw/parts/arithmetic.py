@@ -11,6 +11,7 @@ from collections.abc import Callable
 from amaranth.hdl import Cat, Const, Mux, Value, signed
 
 from sterna.model.profile import FixedPoint
+from sterna.model.quantized.integer import rs
 
 __all__ = [
     "constant_product", "look_up", "round_shift", "rounded_sum", "saturate", "saturated_shift",
@@ -56,8 +57,11 @@ def rounded_sum(rounded: Value, addend: Value) -> Value:
     return (rounded + Cat(Const(1), addend).as_signed()).shift_right(1)
 
 
-def saturated_shift(value: Value, shift: int, fmt: FixedPoint) -> Value:
-    """Return ``saturate(rs(value, shift), fmt)`` of a signed value.
+def saturated_shift(
+    value: Value, shift: int, fmt: FixedPoint, largest: int | None = None,
+) -> Value:
+    """Return ``saturate(rs(value, shift), fmt)`` of a signed value, whose magnitude is at most
+    ``largest``, or what its bits allow.
 
     Whether the floor of the shift leaves the format shows before the sum that rounds it. That
     sum leaves it only if the floor is the largest number of the format: then it is negative,
@@ -68,6 +72,8 @@ def saturated_shift(value: Value, shift: int, fmt: FixedPoint) -> Value:
     if len(floor) < fmt.bits:
         return floor.as_signed() + up
     total = (floor[:fmt.bits] + up)[:fmt.bits]
+    if largest is not None and rs(largest, shift) <= fmt.max:
+        return total.as_signed()
     negative, top = value[-1], floor[fmt.bits - 1:]
     leaves = ~(top.all() | ~top.any()) | (total[-1] & ~negative)
     bound = Mux(negative, Const(fmt.min, signed(fmt.bits)), Const(fmt.max, signed(fmt.bits)))

@@ -146,7 +146,7 @@ def last_flags(words: int) -> np.ndarray:
     return np.arange(words) // max(words - 1, 1) if words > 1 else np.ones(1, dtype=np.int64)
 
 
-_MOST_DIGITS = 3000
+_MOST_DIGITS = 16_000
 """Hexadecimal digits after which a phase in a folder ends: some kB in all."""
 
 

@@ -105,7 +105,7 @@ def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> Pha
         gates, ups = (rng.integers(z.min, z.max + 1, (1 + index % 2) * params.lanes)
                       for _ in range(2))
         if index % 4 == 0:      # what it rounds up to leaves the format at one end, at most
-            gates = np.abs(gates) | z.max // 2
+            gates = np.minimum(np.abs(gates) | z.max // 2, z.max)
             silu, _ = _products(cell, gates, ups)
             ups = np.clip(np.sign(ups) * (most // silu), z.min, z.max)
         pairs.append((gates, ups))

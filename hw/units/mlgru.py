@@ -157,7 +157,9 @@ class MlgruLane(wiring.Component):
         # Candidate: c = z * sigmoid(z).
         z = steps.delay(self.c, candidate.params.latency, "z")
         weighted = steps.register(z * candidate.sigmoid, "weighted")
-        c = steps.register(saturated_shift(weighted, profile.candidate_shift, profile.h), "c")
+        most = -profile.z.min * profile.sigmoid_max
+        c = saturated_shift(weighted, profile.candidate_shift, profile.h, most)
+        c = steps.register(c, "c")
 
         # State. The definition, (f*h + (2^Ff - f)*c + half) >> Ff, is the same number with one
         # multiplier: f*h + (2^Ff - f)*c = 2^Ff*c + f*(h - c), and a multiple of 2^Ff can be
@@ -174,7 +176,8 @@ class MlgruLane(wiring.Component):
         # Output: o = g * h.
         g = steps.delay(gate.sigmoid, 4, "g")
         gated = steps.register(g * new_state, "gated")
-        o = saturated_shift(gated, profile.output_shift, profile.o)
+        most = -profile.h.min * profile.sigmoid_max
+        o = saturated_shift(gated, profile.output_shift, profile.o, most)
         m.d.comb += self.o.eq(steps.register(o, "o"))
         m.d.comb += self.h.eq(steps.delay(new_state, 2, "h"))
 
@@ -239,7 +242,8 @@ class MlgruUnit(wiring.Component):
             read.addr.eq(read_address),
             read.en.eq(advance),
             write.addr.eq(write_address),
-            write.en.eq(advance & filled[params.state_step]),
+            # While results wait, it is written again.
+            write.en.eq(filled[params.state_step]),
         ]
         read_states = word(steps.register(read.data, "read_states"))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from sterna.hw.testbench.scoreboard import ExpectedTensor, ScoredPhase
 from sterna.hw.testbench.stimulus import SPREAD, Activations, Stimulus, last_flags
 from sterna.hw.units.mlgru import MlgruParams, MlgruUnit
 from sterna.hw.units.spec import UnitSpec
+from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerRecords
 from sterna.model.quantized.records import mlgru_cell
@@ -74,8 +77,6 @@ def mlgru_phases(
     short = _sequence(params, sent, acts.reference, few)
     # Ends inside the second token, or the first if there is only one.
     partial = real[:max(1, len(real[:2 * params.words]) - params.words // 2 - 1)]
-    extreme = _extremes(model, params)
-    extreme_tokens = len(extreme["layer0.mlgru.h"])
 
     def expect(count: int, after: int = 0, words: int | None = None) -> list[ExpectedTensor]:
         return _expected(params, fields, acts.reference, acts.onnx, count, after, words)
@@ -97,24 +98,20 @@ def mlgru_phases(
               expect(min(few, 2), words=len(partial)) + expect(few, after=len(partial))),
         phase("cut in mid-token", partial, []),
         phase("after a reset in mid-token", short, expect(few), reset=True),
-        phase("extremes", _sequence(
-                  params, sent, extreme, extreme_tokens, _starts(extreme_tokens)),
-              _expected(params, fields, extreme, None, extreme_tokens)),
+        phase("extremes", *_extreme_phase(model, params, sent, fields)),
     ]
 
 
 def _sequence(
     params: MlgruParams, fields: Fields, tensors: Tensors, tokens: int,
-    starts: Sequence[int] = (0,),
 ) -> list[int]:
-    """Payloads of tokens, of which some start a sequence."""
+    """Payloads of the tokens of a sequence."""
     shape = (tokens * params.words, params.lanes)
     values: dict[str, np.ndarray] = {
         part: np.stack([tensors[f"layer{layer}.mlgru.{part}.z"][:tokens]
                         for layer in range(params.layers)], axis=1).reshape(shape)
         for part in ("f", "c", "g")}
-    values["start"] = np.isin(
-        np.arange(shape[0]), np.array(starts) * params.words).astype(np.int64)
+    values["start"] = (np.arange(shape[0]) == 0).astype(np.int64)
     return pack_words(fields, values)
 
 
@@ -153,39 +150,63 @@ def _expected(
 _CORNERS = 8    # tokens of them
 
 
-def _starts(tokens: int) -> list[int]:
-    """Which of the tokens of extremes start a sequence."""
-    return [0, *range(_CORNERS + 1, tokens, 2)]
-
-
-def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarray]:
-    """Pre-activations at the ends of their range, and what the reference makes of them: every
-    combination of lowest, highest, -1, 0 and 1 on some channel, shifted from token to token, so
-    that states are driven to both ends and held there; then values of the whole range, and a start
-    with every other token.
+def _extreme_phase(
+    model: QuantizedModel, params: MlgruParams, sent: Fields, fields: Fields,
+) -> tuple[list[int], list[ExpectedTensor]]:
+    """Words of pre-activations at the ends of their range, and what must come: every combination
+    of lowest, highest, -1, 0 and 1 on some channel, shifted from token to token, so that states
+    are driven to both ends and held there. Then values of every segment of the sigmoids on every
+    lane, most beside a large candidate, in sequences of two tokens, or of some words less.
     """
     z, rng = model.profile.z, np.random.default_rng(1)
-    spread = -(-SPREAD // params.words)
     corners = np.array([z.min, z.max, 0, -1, 1, z.max, z.min])
-    channels = np.arange(params.channels)
-    tensors: dict[str, list[np.ndarray]] = {}
+    tokens = _CORNERS + -(-SPREAD // params.words)
+    starts = [0, *range(_CORNERS, tokens, 2), tokens]
+    token, channel = np.indices((tokens, params.channels))
+    tensors: dict[str, np.ndarray] = {}
     for layer in range(params.layers):
         at = f"layer{layer}.mlgru"
+        index = channel + 3 * token + 11 * layer
+        f, c, g = (corners[each % 7] for each in (index, index // 7, index // 49 + token))
+        for each in (f, c, g):
+            each[_CORNERS:] = _everywhere(model.profile, rng, each[_CORNERS:].size, params.lanes
+                                          ).reshape(-1, params.channels)
+        # A large candidate is weighted, or kept whole.
+        large = (token > _CORNERS) & (token % 3 > 0)
+        c = np.where(large, np.minimum(np.abs(c) | z.max // 2, z.max), c)
+        f = np.where(large & (token % 3 == 1), z.min, f)
+        tensors |= {f"{at}.f.z": f, f"{at}.c.z": c, f"{at}.g.z": g}
         cell = IntegerRecords(mlgru_cell(model.profile, at, params.channels), {}, model.sigmoid)
-        for token in range(_CORNERS + spread):
-            if token in _starts(_CORNERS + spread):
+        found: list[dict[str, Any]] = []
+        for number in range(tokens):
+            if number in starts:
                 state = [np.zeros(params.channels, dtype=np.int64)]
-            index = channels + 3 * token + 11 * layer
-            values = {
-                f"{at}.f.z": corners[index % 7], f"{at}.c.z": corners[(index // 7) % 7],
-                f"{at}.g.z": corners[(index // 49 + token) % 7]}
-            if token >= _CORNERS:
-                values = {name: rng.integers(z.min, z.max + 1, params.channels)
-                          for name in values}
-            _, state = cell.run(values, state)
-            for name, value in values.items():
-                tensors.setdefault(name, []).append(value)
-    return {name: np.stack(values) for name, values in tensors.items()}
+            found.append({name: tensors[name][number] for name in tensors if at in name})
+            _, state = cell.run(found[-1], state)
+        tensors |= {name: np.stack([each[name] for each in found]) for name in found[0]}
+
+    beats: list[int] = []
+    expected: list[ExpectedTensor] = []
+    for number, (first, end) in enumerate(pairwise(starts)):
+        part = {name: values[first:end] for name, values in tensors.items()}
+        words = _sequence(params, sent, part, end - first)
+        words = words[:max(len(words) - number % 3, 1)]
+        expected += _expected(
+            params, fields, part, None, end - first, after=len(beats), words=len(words))
+        beats += words
+    return beats, expected
+
+
+def _everywhere(
+    profile: NumericProfile, rng: np.random.Generator, count: int, lanes: int,
+) -> np.ndarray:
+    """Pre-activations for lanes side by side: on each of them, of as many as there are segments of
+    a sigmoid, one in each."""
+    segments, step = profile.sigmoid_segments, 1 << profile.sigmoid_step_bits
+    rounds = -(-count // (lanes * segments))
+    places = rng.permuted(np.tile(np.arange(segments), (rounds, lanes, 1)), axis=2)
+    places = places.transpose(0, 2, 1).reshape(-1)[:count]
+    return profile.z.min + places * step + rng.integers(0, step, count)
 
 
 def mlgru_params(

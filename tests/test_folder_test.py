@@ -70,7 +70,7 @@ def test_every_unit_passes_its_own_test(case, tmp_path, nothing_else):
     made = {path.name for path in emitted.folder.iterdir()}
     assert made - set(emitted.manifest["files"]) == {"params.json", "sim_build"}
     if unit != "core":
-        assert 100 < (emitted.folder / "vectors.json").stat().st_size < 20_000
+        assert 100 < (emitted.folder / "vectors.json").stat().st_size < 40_000
 
 
 @pytest.fixture(scope="module")

@@ -147,7 +147,7 @@ def last_flags(words: int) -> np.ndarray:
 
 
 _MOST_DIGITS = 16_000
-"""Hexadecimal digits after which a phase in a folder ends: some kB in all."""
+"""Hexadecimal digits after which a phase in a folder ends: some 10 kB."""
 
 
 def short_vectors(ports: UnitPorts, phases: Sequence[ScoredPhase]) -> Vectors:

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from sterna.model.config import ModelConfig
-from sterna.model.layers import TernaryMatrix
+from sterna.model.layers import BitLinearLayer, GluLayer, MlgruLayer, TernaryMatrix
 from sterna.model.profile import C12, S16, FixedPoint
 from sterna.model.quantized.synthetic import random_model
 
@@ -118,20 +118,25 @@ def _of_board(name: str, folder: Path) -> dict[str, str]:
 
 def _of_layer(kind: str, folder: Path) -> dict[str, str]:
     """Verilog and ONNX of plain arrays."""
-    from sterna import export, hw
+    from sterna.export import export_layer, export_matrix
+    from sterna.hw import emit_layer, emit_matrix
     rng = np.random.default_rng(9)
 
     def matrix(rows: int, columns: int) -> TernaryMatrix:
         return TernaryMatrix(rng.integers(-1, 2, (rows, columns)), 0.1, rng.normal(size=rows))
 
-    arguments = {
-        "matrix": [matrix(7, 20)], "layer": [matrix(7, 20)],
-        "mlgru": [*(matrix(9, 20) for _ in range(3)), matrix(7, 9)],
-        "glu": [*(matrix(9, 20) for _ in range(2)), matrix(7, 9)]}[kind]
-    options = {"output": FixedPoint(8, 2)} if kind == "matrix" else {"profile": C12}
     output = folder / "written"
-    getattr(hw, f"emit_{kind}")(*arguments, output, rows=4, axis=True, **options)
-    getattr(export, f"export_{kind}")(*arguments, output / "layer.onnx", **options)
+    if kind == "matrix":
+        emit_matrix(matrix(7, 20), output, output=FixedPoint(8, 2), rows=4, axis=True)
+        export_matrix(matrix(7, 20), output / "layer.onnx", output=FixedPoint(8, 2))
+        return _of_folder(output)
+    layer = {
+        "layer": lambda: BitLinearLayer.of(matrix(7, 20), profile=C12),
+        "mlgru": lambda: MlgruLayer.of(*(matrix(9, 20) for _ in "fcg"), matrix(7, 9), profile=C12),
+        "glu": lambda: GluLayer.of(*(matrix(9, 20) for _ in range(2)), matrix(7, 9), profile=C12),
+    }[kind]()
+    emit_layer(layer, output, rows=4, axis=True)
+    export_layer(layer, output / "layer.onnx")
     return _of_folder(output)
 
 

@@ -124,11 +124,10 @@ class PhaseBuilder:
             Phase(name, self._inputs, self._counts, reset=reset, random_pauses=random_pauses),
             self._expected, list(self._steps))
 
-    def cut(self, name: str, keep: Mapping[str, int], *, cut_after: int = 0) -> ScoredPhase:
+    def cut(self, name: str, keep: Mapping[str, int]) -> ScoredPhase:
         """Return a phase that ends early: ``keep`` words of each stream, nothing expected."""
         return ScoredPhase(Phase(
-            name, {stream: self._inputs[stream][:count] for stream, count in keep.items()}, {},
-            cut_after=cut_after))
+            name, {stream: self._inputs[stream][:count] for stream, count in keep.items()}, {}))
 
     def _step(self) -> None:
         """Note that a phase could end here."""

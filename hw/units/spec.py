@@ -106,18 +106,17 @@ def _listed(names: list[str]) -> str:
 
 def usual_phases(
     acts: Activations, builder: Callable[[Iterable[int]], PhaseBuilder],
-    cut: Mapping[str, int], extremes: PhaseBuilder, *, cut_after: int = 0,
+    cut: Mapping[str, int], extremes: PhaseBuilder,
 ) -> list[ScoredPhase]:
     """The phases of a unit that takes vectors, of which ``builder`` sends those of some tokens.
 
-    ``cut`` says how many words of each stream come before the reset in mid-vector, and
-    ``cut_after`` how many cycles after them.
+    ``cut`` says how many words of each stream come before the reset in mid-vector.
     """
     first = builder([0])
     return [
         builder(range(acts.tokens)).phase("real vectors"),
         first.phase("no pauses", random_pauses=False),
-        first.cut("cut in mid-vector", cut, cut_after=cut_after),
+        first.cut("cut in mid-vector", cut),
         first.phase("after a reset in mid-vector", reset=True),
         extremes.phase("extremes"),
     ]

@@ -162,7 +162,7 @@ def is_same(emitted: EmittedUnit, mutant: int) -> bool:
     """
     try:
         log = run_yosys(emitted.folder, script)
-    except YosysError:      # a register that has lost its name is still one, and SAT knows none
+    except YosysError:      # a register is constant in one of the two, and left out there
         return False
     return "SAT proof finished - no model found: SUCCESS!" in log
 

@@ -60,6 +60,6 @@ def _memories(fragment: Fragment, name: str) -> Iterator[CoreMemory]:
         held = next(held for held, pattern in _HELD.items()
                     if re.search(pattern, re.sub(r"\d", "", name).strip()))
         yield CoreMemory(held, data.depth, Shape.cast(data.shape).width,
-                         BLOCK_RAM.items() & fragment._attrs.items() != set())
+                         fragment._attrs.get("ram_style") == BLOCK_RAM["ram_style"])
     for part, part_name, _ in fragment.subfragments:
         yield from _memories(part, f"{name} {part_name}")

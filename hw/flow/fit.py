@@ -198,8 +198,8 @@ def check_memories(
 ) -> None:
     """Refuse, before anything is built, a core whose memories are more than there is room for.
 
-    ``advice`` are sentences on what
-    fits, for whoever has no other target and no port for weights; None says what those would do.
+    ``advice`` are sentences on what fits, for whoever has no other target and no port for weights;
+    None says what those would do.
     """
     available = target.available.get(Resource.BLOCK_RAM)
     if available is None or spec is not CORE:

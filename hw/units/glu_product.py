@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -116,7 +115,9 @@ def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> Pha
     return builder
 
 
-def _products(cell: IntegerRecords, gate: np.ndarray, up: np.ndarray) -> tuple[Any, Any]:
+def _products(
+    cell: IntegerRecords, gate: np.ndarray, up: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
     """``silu(gate)``, and its product with ``up``."""
     values = {"glu.gate.z": gate, "glu.up.z": up}
     p, _ = cell.run(values)

@@ -34,7 +34,7 @@ def mlgru_design(model: QuantizedModel, params: MlgruParams) -> UnitDesign:
                  "beat_spacing"),
         summary=(f"The MLGRU of {params.layers} layers of {params.channels} channels, "
                  f"{params.lanes} channels per beat, numeric profile {model.profile.name}; the "
-                 f"states live inside."),
+                 "states live inside."),
         sections=_MLGRU_SECTIONS.format(params=params, rate=rate))
 
 
@@ -200,8 +200,8 @@ def _extreme_phase(
 def _everywhere(
     profile: NumericProfile, rng: np.random.Generator, count: int, lanes: int,
 ) -> np.ndarray:
-    """Pre-activations for lanes side by side: on each of them, of as many as there are segments of
-    a sigmoid, one in each."""
+    """Pre-activations for lanes side by side: each lane gets one from every segment of a sigmoid
+    before it gets a second from any."""
     segments, step = profile.sigmoid_segments, 1 << profile.sigmoid_step_bits
     rounds = -(-count // (lanes * segments))
     places = rng.permuted(np.tile(np.arange(segments), (rounds, lanes, 1)), axis=2)

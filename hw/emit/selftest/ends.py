@@ -91,7 +91,7 @@ class StreamDriver:
 class StreamSink:
     """Takes the words of one output stream, and sees that a word that waits stays as it is.
 
-    ``shy``: every other word, by chance, it is not ready for before that is offered.
+    A ``shy`` one waits, for about half of the words, until one is offered before it is ready.
     """
 
     def __init__(

@@ -86,10 +86,10 @@ MADE_BY_TEST = "sim_build"
 README_SECTION = """\
 ## Test
 
-`make` sends the words of `vectors.json` through the Verilog, after a reset in their middle, and
-compares every word that comes out, in Verilator or, with `make SIM=icarus`, in Icarus. It needs
-cocotb 2 and the simulator, nothing else; for Verilator also `g++`, `make`, `perl` and a path
-without spaces.
+`make` sends the words of `vectors.json` through the Verilog and compares every word that comes out,
+in Verilator or, with `make SIM=icarus`, in Icarus. Each phase is also cut short by a reset, a few
+times. It needs cocotb 2 and the simulator, nothing else; for Verilator also `g++`, `make`, `perl`
+and a path without spaces.
 """
 
 _MAKEFILE = """\

@@ -32,7 +32,7 @@ BUILD = FOLDER / "sim_build"
 DRAIN = 40
 """Cycles after a phase in which nothing more may come out."""
 CUTS = range(22, 26)
-"""Cycles of a phase before each of the resets that it begins anew after."""
+"""Cycles after which a reset cuts a phase short, before it runs to its end."""
 
 
 @cocotb.test()
@@ -63,7 +63,7 @@ async def run_phase(
     dut: Any, unit: dict[str, Any], phase: dict[str, Any], patience: int, pause: Pause | None,
     rng: random.Random,
 ) -> int:
-    """Run a phase, after resets in the middle of it; return how many words were compared."""
+    """Run a phase, first cut short by resets; return how many words were compared."""
     compared = 0
     for cut in (*CUTS, None):
         await _reset(dut, unit, phase)

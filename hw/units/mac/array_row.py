@@ -16,8 +16,8 @@ class Accumulator(wiring.Component):
     """The sum of a row, gathered beat by beat, from the number of its -1 weights on.
 
     It cannot overflow: :attr:`~sterna.hw.units.mac.mac_params.MacParams.sum_bits` gives the
-    bound, ``benchmarks/prove.py`` has it proven. Sums of a LUT for each bit: the choice of what is
-    added to is part of the adder's.
+    bound, ``benchmarks/prove.py`` has it proven. It takes one LUT for each bit, which also chooses
+    between the start value and the sum so far.
     """
 
     def __init__(self, params: MacParams) -> None:
@@ -45,7 +45,7 @@ class Accumulator(wiring.Component):
 
 
 class ArrayRow(wiring.Component):
-    """One row of the array; each style builds its own, and has an ``accumulator`` of its own.
+    """One row of the array; each style builds its own, some with an ``accumulator`` of their own.
 
     ``first``, ``filled`` and ``minus_count`` belong to the beat that reaches the accumulator,
     ``params.row_steps`` steps after its operands.

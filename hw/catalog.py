@@ -10,6 +10,8 @@ from typing import Any
 from amaranth.lib import wiring
 
 from sterna.hw.core.core_product import CORE
+from sterna.hw.core.registers import Bus
+from sterna.hw.core.registers_product import register_design
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.units.glu_product import GLU
 from sterna.hw.units.mac.mac_product import MAC
@@ -37,7 +39,8 @@ def unit_named(name: str) -> UnitSpec:
 
 
 def emit_verilog(
-    model: QuantizedModel, unit: str, out_dir: str | Path, *, axis: bool = False, **sizes: Any,
+    model: QuantizedModel, unit: str, out_dir: str | Path, *, axis: bool = False,
+    bus: Bus | None = None, **sizes: Any,
 ) -> EmittedUnit:
     """Emit one unit for a model.
 
@@ -51,20 +54,29 @@ def emit_verilog(
         Folder to write; see :func:`sterna.model.folder.write_folder` for when it is refused.
     axis
         Write a wrapper with AXI4-Stream ports, too: ``<module>_axis.v``.
+    bus
+        Put the core behind registers on this bus; see
+        :class:`~sterna.hw.core.registers.RegisterCore`.
     sizes
         Sizes of the unit: those that :attr:`sterna.hw.units.spec.UnitSpec.sizes` lists.
 
     Raises
     ------
     ValueError
-        If there is no such unit, it has no such size, a size does not fit the model, or the
-        folder is refused.
+        If there is no such unit, it has no such size, a size does not fit the model, the folder
+        is refused, or ``bus`` goes with another unit than the core, or with ``axis``.
     OSError
         If the folder cannot be written.
     """
     spec = unit_named(unit)
     check_replaceable(Path(out_dir))
-    design = spec.tested_design(model, spec.params_for(model, sizes))
+    params = spec.params_for(model, sizes)
+    if bus is None:
+        design = spec.tested_design(model, params)
+    elif spec is not CORE or axis:
+        raise ValueError("--bus is for --unit core, without --axis")
+    else:
+        design = register_design(model, params, bus)
     return emit_component(model, design, out_dir, axis=axis)
 
 

@@ -75,6 +75,8 @@ def verilog(
     sizes: unit_options.GivenSizes,
     axis: Annotated[bool, typer.Option(
         "--axis", help="Also write a wrapper with AXI4-Stream ports.")] = False,
+    bus: Annotated[str | None, typer.Option(
+        help="core: put it behind registers on this bus, axi4-lite or wishbone.")] = None,
     quiet: QuietOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
 ) -> int:
@@ -85,10 +87,12 @@ def verilog(
     Example: sterna verilog tiny --unit core -o build/core
     """
     from sterna.hw.catalog import emit_verilog
+    from sterna.hw.core.registers import Bus
     check_folder(output)
+    chosen = None if bus is None else Bus(choose("--bus", bus, [each.value for each in Bus]))
     with Stages(quiet) as stage:
         stage("emit the Verilog", quick=True)
-        emitted = emit_verilog(load_model(model), unit, output, axis=axis, **sizes)
+        emitted = emit_verilog(load_model(model), unit, output, axis=axis, bus=chosen, **sizes)
     if as_json:
         print_json(emitted.manifest)
     else:

@@ -103,6 +103,15 @@ def waiver_text(files: Sequence[str]) -> str:
     return "\n".join([*lines, ""])
 
 
+_HANDSHAKE = (
+    "", "## Handshake", "",
+    "A payload moves in every cycle in which `valid` and `ready` of its stream are both high",
+    "at the rising edge. Once `valid` is high it stays, and the payload with it, until the",
+    "payload has moved. The unit raises `valid` without waiting for `ready`; its own input",
+    "`ready` may depend on the `ready` of its output in the same cycle.", "",
+    "## Payloads, bit by bit", "", "Bit 0 is the lowest. Signed elements are two's complement.")
+
+
 def readme_text(
     module: str, summary: str, module_ports: Sequence[Port],
     fields: dict[str, list[FieldBits]], sections: Sequence[str],
@@ -120,14 +129,10 @@ def readme_text(
     lines += [f"| `{port.name}` | {port.direction} | {port.width} |" for port in module_ports]
     lines += [
         "", "`clk`: everything happens at its rising edge. `rst`: synchronous, active high; one",
-        "cycle empties the pipeline and starts afresh. Initial values equal a reset.", "",
-        "## Handshake", "",
-        "A payload moves in every cycle in which `valid` and `ready` of its stream are both high",
-        "at the rising edge. Once `valid` is high it stays, and the payload with it, until the",
-        "payload has moved. The unit raises `valid` without waiting for `ready`; its own input",
-        "`ready` may depend on the `ready` of its output in the same cycle.", "",
-        "## Payloads, bit by bit", "", "Bit 0 is the lowest. Signed elements are two's complement.",
+        "cycle empties the pipeline and starts afresh. Initial values equal a reset.",
     ]
+    if fields:
+        lines += _HANDSHAKE
     for name, members in fields.items():
         lines += ["", f"`{name}__payload`:", "", "| field | element | bits | signed |",
                   "|---|---|---|---|"]

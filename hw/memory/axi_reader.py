@@ -64,6 +64,8 @@ class AxiReader(wiring.Component):
         Address of word 0 in bytes, a multiple of 4096; steady while there are reads.
     failed : ``Out(1)``
         A word came with an error, since the reset.
+    idle : ``Out(1)``
+        All words that were asked for have been taken.
     m_axi_ar..., m_axi_r...
         AXI4, without the signals that such a read does not need.
     """
@@ -76,6 +78,7 @@ class AxiReader(wiring.Component):
             "data": Out(stream.Signature(params.data_bits)),
             "base": In(params.address_bits),
             "failed": Out(1),
+            "idle": Out(1, init=1),
             "m_axi_araddr": Out(params.address_bits), "m_axi_arlen": Out(8), "m_axi_arsize": Out(3),
             "m_axi_arburst": Out(2), "m_axi_arid": Out(params.id_bits),
             "m_axi_arvalid": Out(1), "m_axi_arready": In(1),
@@ -85,6 +88,11 @@ class AxiReader(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        # Requests wait in front of the bursts, too.
+        due = Signal(len(self.reads.payload.count) + 3)
+        more = Mux(self.reads.valid & self.reads.ready, self.reads.payload.count, 0)
+        m.d.sync += due.eq(due + more - (self.data.valid & self.data.ready))
+        m.d.comb += self.idle.eq(~due.any())
         if not self.params.own_clock:
             self._bursts(m, self.reads, self.data, self.failed)
             return m

@@ -33,8 +33,8 @@ def register_design(model: QuantizedModel, params: CoreParams, bus: Bus) -> Unit
         summary=f"{core.summary} Behind registers on {_BUS_NAMES[bus]}.",
         sections=_sections(component),
         extra={**core.extra, "bus": bus.value, "registers": [
-            {"name": each.name, "offset": offset, "bits": each.bits, "access": each.access}
-            for offset, each in _places(component.registers)]},
+            {"name": each.name, "offset": offset, "bits": each.bits, "access": each.access,
+             "meaning": each.meaning} for offset, each in _places(component.registers)]},
         extra_files={**core.extra_files, f"{REGISTERS_MODULE}.h": _header(component.registers),
                      f"{REGISTERS_MODULE}.vh": _verilog_header(component.registers)})
 
@@ -54,8 +54,8 @@ def _header(registers: Sequence[Register]) -> str:
     lines += [f"#define STERNA_{each.name} 0x{offset:03x}u /* {each.access}, {each.bits} bits: "
               f"{each.meaning} */" for offset, each in _places(registers)]
     lines += ["", *(f"#define STERNA_EVENT_{event.name} 0x{1 << event:02x}u" for event in Event),
-              "", *(f"#define STERNA_STATUS_{status.name} {status.value}u"
-                    for status in ImageStatus),
+              "", *(f"#define STERNA_STATUS_{name} {status.value}u"
+                    for name, status in ImageStatus.__members__.items()),
               "", "#define STERNA_CONTROL_RESET 0x1u", "#define STERNA_CONTROL_LOGITS 0x2u",
               "", "#endif", ""]
     return "\n".join(lines)

@@ -13,6 +13,7 @@ from amaranth.lib import wiring
 from sterna.hw.emit.axis import axis_manifest, axis_section, axis_streams, axis_text
 from sterna.hw.emit.cells import cell_models
 from sterna.hw.emit.documents import instance_text, payload_fields, ports, readme_text, waiver_text
+from sterna.hw.emit.projects import project_files
 from sterna.hw.emit.selftest.folder_test import (
     MADE_BY_TEST,
     README_SECTION,
@@ -109,6 +110,10 @@ def emit_component(
         **models,
         **verilog,
         **wrapper,
+        **project_files(
+            module, design.summary, module_ports, [f"{module}.v", *wrapper], list(models),
+            [name for name in verilog if name.endswith(".mem")],
+            design.extra.get("registers", ())),
         "filelist.f": "".join(f"{name}\n" for name in (*models, f"{module}.v", *wrapper)),
         "synthesis.f": "".join(f"{name}\n" for name in (f"{module}.v", *wrapper)),
         "instance.veo": instance_text(module, module_ports),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +14,7 @@ from sterna.hw.core.core_product import CORE
 from sterna.hw.core.registers import Bus
 from sterna.hw.core.registers_product import register_design
 from sterna.hw.emit.folder import EmittedUnit, emit_component
+from sterna.hw.parts.skid import Registered
 from sterna.hw.units.glu_product import GLU
 from sterna.hw.units.mac.mac_product import MAC
 from sterna.hw.units.mlgru_product import MLGRU
@@ -25,6 +27,15 @@ __all__ = ["UNITS", "emit_verilog", "model_component", "unit_named"]
 UNITS: Mapping[str, UnitSpec] = MappingProxyType({spec.name: spec for spec in (
     MAC, MLGRU, GLU, CORE)})
 """Every unit that can be emitted by itself, by name; a new one needs a place in this list."""
+
+
+_REGISTERED = """\
+## Registers at the ports
+
+Every stream passes registers: no path leads from a port to another one, or into the unit. A word
+comes in a cycle later, and goes out a cycle later, than this page and `params.json` say; as many
+words pass in a cycle.
+"""
 
 
 def unit_named(name: str) -> UnitSpec:
@@ -40,7 +51,7 @@ def unit_named(name: str) -> UnitSpec:
 
 def emit_verilog(
     model: QuantizedModel, unit: str, out_dir: str | Path, *, axis: bool = False,
-    bus: Bus | None = None, **sizes: Any,
+    bus: Bus | None = None, registered: bool = False, **sizes: Any,
 ) -> EmittedUnit:
     """Emit one unit for a model.
 
@@ -57,6 +68,9 @@ def emit_verilog(
     bus
         Put the core behind registers on this bus; see
         :class:`~sterna.hw.core.registers.RegisterCore`.
+    registered
+        Put registers between the unit and its ports; see
+        :class:`~sterna.hw.parts.skid.Registered`.
     sizes
         Sizes of the unit: those that :attr:`sterna.hw.units.spec.UnitSpec.sizes` lists.
 
@@ -64,7 +78,7 @@ def emit_verilog(
     ------
     ValueError
         If there is no such unit, it has no such size, a size does not fit the model, the folder
-        is refused, or ``bus`` goes with another unit than the core, or with ``axis``.
+        is refused, or ``bus`` goes with another unit than the core, ``axis`` or ``registered``.
     OSError
         If the folder cannot be written.
     """
@@ -73,10 +87,13 @@ def emit_verilog(
     params = spec.params_for(model, sizes)
     if bus is None:
         design = spec.tested_design(model, params)
-    elif spec is not CORE or axis:
-        raise ValueError("--bus is for --unit core, without --axis")
+    elif spec is not CORE or axis or registered:
+        raise ValueError("--bus is for --unit core, without --axis or --registered")
     else:
         design = register_design(model, params, bus)
+    if registered:
+        design = replace(design, component=Registered(design.component),
+                         sections=f"{_REGISTERED}\n{design.sections}")
     return emit_component(model, design, out_dir, axis=axis)
 
 

@@ -43,7 +43,8 @@ def model():
 @pytest.mark.parametrize("unit", [
     pytest.param(unit, marks=[pytest.mark.slow] if unit == "core" else []) for unit in UNITS])
 def test_every_wrapper_is_lint_clean_and_described(model, unit, tmp_path):
-    done = emit_verilog(model, unit, tmp_path / unit, axis=True, **sizes(unit))
+    done = emit_verilog(
+        model, unit, tmp_path / unit, axis=True, registered=unit == "core", **sizes(unit))
     assert done.sources[-1].name == f"{done.module}_axis.v"
     clean = subprocess.run(
         ["verilator", "--lint-only", "--quiet", "-Wall", "sterna.vlt", "-f", "filelist.f"],
@@ -137,7 +138,8 @@ def through_the_wrapper(
     *(pytest.param(unit, Simulator.ICARUS, marks=ICARUS) for unit in ("glu", "mac")),
     pytest.param("glu", Simulator.VERILATOR, marks=pytest.mark.slow)])
 def test_axi_stream_traffic_agrees_with_the_reference(model, unit, simulator, tmp_path):
-    done = emit_verilog(model, unit, tmp_path / unit, axis=True, **sizes(unit))
+    done = emit_verilog(
+        model, unit, tmp_path / unit, axis=True, registered=unit == "mac", **sizes(unit))
     stimulus = catalog.UNITS[unit].stimulus
     acts = record_activations(model, TOKENS, stimulus.tensors(model))
     # What is sent before a reset in mid-vector has no place in frames.

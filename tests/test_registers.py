@@ -112,7 +112,7 @@ def test_a_host_writes_texts_of_two_models(bus, port, simulator, tmp_path):
 
 @pytest.mark.parametrize(("options", "message"), [
     (["--unit", "glu", "--bus", "wishbone"], "--bus is for --unit core, without --axis"),
-    (["--unit", "core", "--bus", "wishbone", "--axis"], "--bus is for --unit core, without --axis"),
+    (["--unit", "core", "--bus", "wishbone", "--axis"], "without --axis or --registered"),
     (["--unit", "core", "--bus", "wishbone", "--trace"], "--trace does not go with --bus"),
     (["--unit", "core", "--bus", "axi"], "--bus must be one of axi4-lite, wishbone, got 'axi'"),
     (["--unit", "core", "--bus", "wishbone", "--port-bits", "16"],

@@ -77,6 +77,8 @@ def verilog(
         "--axis", help="Also write a wrapper with AXI4-Stream ports.")] = False,
     bus: Annotated[str | None, typer.Option(
         help="core: put it behind registers on this bus, axi4-lite or wishbone.")] = None,
+    registered: Annotated[bool, typer.Option(
+        "--registered", help="Put registers between the unit and its ports.")] = False,
     quiet: QuietOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
 ) -> int:
@@ -92,7 +94,8 @@ def verilog(
     chosen = None if bus is None else Bus(choose("--bus", bus, [each.value for each in Bus]))
     with Stages(quiet) as stage:
         stage("emit the Verilog", quick=True)
-        emitted = emit_verilog(load_model(model), unit, output, axis=axis, bus=chosen, **sizes)
+        emitted = emit_verilog(load_model(model), unit, output, axis=axis, bus=chosen,
+                               registered=registered, **sizes)
     if as_json:
         print_json(emitted.manifest)
     else:

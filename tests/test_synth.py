@@ -17,7 +17,7 @@ from page_checks import check_page, drawings, verdict_of
 
 import sterna.hw.flow.cached_tools as flow
 from sterna.cli.main import main
-from sterna.cli.reports.synth_page import area_plot
+from sterna.cli.reports.synth_page import area_plot, synth_tables
 from sterna.hw.core.block_memory import read_block_rom
 from sterna.hw.core.core_product import core_params
 from sterna.hw.core.cycle_model import cycles_per_token
@@ -97,6 +97,13 @@ def test_an_array_is_placed_and_timed_on_ecp5(cache):
     report = synth(MODEL, "ecp5-85k", unit="mac", sizes=SMALL, style="generic", pnr=True,
                    seeds=(1, 2), cache=cache, progress=lambda text, step: told.append((text, step)))
     assert [run.seed for run in report.runs] == [1, 2]
+    screened = synth(MODEL, "ecp5-85k", unit="mac", sizes=SMALL, style="generic", pnr=True,
+                     seeds=(1, 2), routed=1, cache=cache)
+    expected = screened.placed_mhz
+    assert set(expected) == {1, 2}
+    assert screened.runs == (report.runs[max(expected, key=lambda seed: expected[seed]) - 1],)
+    assert [row[:2] for row in synth_tables(screened)["seeds"].rows] == [
+        (seed, f"{expected[seed]:.1f}") for seed in (1, 2)]
     clocks = [run.fmax_mhz for run in report.runs]
     assert report.fmax_mhz["min"] == min(clocks) <= report.fmax_mhz["median"] <= max(clocks)
     assert report.best.fmax_mhz == max(clocks)
@@ -309,6 +316,7 @@ def test_weights_that_do_not_fit_are_refused_before_synthesis(run, tmp_path, mon
     (("--target", "ecp5-85k", "--freq", 100), "needs place and route"),
     (("--target", "ecp5-85k", "--seeds", 2), "give --pnr"),
     (("--target", "ecp5-85k", "--seeds", 0, "--pnr"), "--seeds must be at least 1"),
+    (("--target", "ecp5-85k", "--seeds", 2, "--route", 3, "--pnr"), "--route must be from 1 to"),
     (("--target", "ecp5-85k", "--freq", -5, "--pnr"), "from 0 to 10000 MHz"),
     (("--target", "ice40-up5k", "--style", "xc7-pair"), "cells of xc7"),
     (("--target", "ecp5-85k", "--rows", 3, "--cols", 8), "rows must be a power of two, got 3"),

@@ -42,6 +42,9 @@ def synth(
     pnr: Annotated[bool, typer.Option("--pnr", help="Place and route as well.")] = False,
     seeds: Annotated[int, typer.Option(
         metavar="N", help="With --pnr: place and route N times, with the seeds 1 to N.")] = 1,
+    route: Annotated[int | None, typer.Option(
+        metavar="M", help="With --seeds: place with all, and route the M with the fastest "
+                          "placements.")] = None,
     freq: Annotated[float | None, typer.Option(
         metavar="MHZ", help="With --pnr: required clock; exits with 1 if no seed reaches it.")
         ] = None,
@@ -72,6 +75,8 @@ def synth(
         raise ValueError(f"--seeds must be at least 1, got {seeds}")
     if seeds > 1 and not pnr:
         raise ValueError("--seeds is for place and route: give --pnr as well")
+    if route is not None and not 1 <= route <= seeds:
+        raise ValueError(f"--route must be from 1 to --seeds, {seeds}, got {route}")
     choose("--target", target, TARGETS)
     check_folder(output)
     loaded = load_model(model)
@@ -79,7 +84,7 @@ def synth(
         with synth_progress(quiet) as progress:
             report = run(
                 loaded, target, unit=unit, sizes=sizes, style=style, pnr=pnr,
-                seeds=range(1, seeds + 1), freq_mhz=freq, multipliers=dsp,
+                seeds=range(1, seeds + 1), routed=route, freq_mhz=freq, multipliers=dsp,
                 cache=user_cache("synthesis") if cache else Cache(None), progress=progress)
     except FitError as error:
         if error.report is None:

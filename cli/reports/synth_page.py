@@ -83,10 +83,8 @@ def headline(report: SynthReport) -> list[str]:
 def synth_tables(report: SynthReport) -> dict[str, Table]:
     """All tables by name: figures, seeds, path, blocks; seeds and path only after routing."""
     tables = {"figures": _figures(report)}
-    if len(report.runs) > 1:
-        tables["seeds"] = Table("place and route", ("seed", "Fmax, MHz", "slowest path"), [
-            (run.seed, f"{run.fmax_mhz:.1f}",
-             f"{run.path.start} -> {run.path.end}" if run.path else "") for run in report.runs])
+    if len(report.runs) > 1 or report.placed_mhz:
+        tables["seeds"] = _seeds(report)
     if report.best is not None and report.best.path is not None:
         tables["path"] = _path(report.best.seed, report.best.path)
     tables["blocks"] = Table(
@@ -128,6 +126,19 @@ def _figures(report: SynthReport) -> Table:
         add("tokens/s", f"{report.tokens_per_second:,.0f}", "largest Fmax / cycles",
             origin=Origin.ESTIMATED)
     return Table("figures", ("figure", "value", "available", "kind", "by"), rows)
+
+
+def _seeds(report: SynthReport) -> Table:
+    """The clock of each seed, and with a screening what the placements promised."""
+    placed, runs = report.placed_mhz, {run.seed: run for run in report.runs}
+    columns = ("seed", *(["as placed, MHz"] if placed else []), "Fmax, MHz", "slowest path")
+    rows = []
+    for seed in placed or runs:
+        run = runs.get(seed)
+        found = ("", "") if run is None else (
+            f"{run.fmax_mhz:.1f}", f"{run.path.start} -> {run.path.end}" if run.path else "")
+        rows.append((seed, *([f"{placed[seed]:.1f}"] if placed else []), *found))
+    return Table("place and route", columns, rows)
 
 
 def _path(seed: int, path: CriticalPath) -> Table:

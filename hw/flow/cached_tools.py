@@ -18,6 +18,7 @@ from sterna.hw.flow.place_route import (
     LOG_NAME,
     RouterStep,
     check_router,
+    expected_clock,
     pack,
     resources_of,
     route,
@@ -130,6 +131,20 @@ class CachedTools:
             router, {name: tuple(each) for name, each in json.loads(found).items()})
         tool = f"{router.package.removeprefix('yowasp-')} {version(router.package)}"
         return tuple(Usage(name, counts[name], available.get(name), tool) for name in counts)
+
+    def screen(self, mapped: MappedDesign, aim_mhz: float, seed: int, label: str) -> float:
+        """Place a part of a design, and do not route it; return the clock expected, in MHz."""
+        label = f"place, {label}"
+
+        def run() -> bytes:
+            with tempfile.TemporaryDirectory(prefix="sterna-synth-") as name:
+                self._route(Path(name), mapped, seed, label, [
+                    "--freq", f"{aim_mhz:g}", "--no-route"])
+                return (Path(name) / LOG_NAME).read_bytes()
+
+        return expected_clock(self._cached(
+            label, run, kind="placed", aim_mhz=aim_mhz, seed=seed,
+            **self._router_inputs(mapped)).decode())
 
     def place(self, mapped: MappedDesign, aim_mhz: float, seed: int, label: str) -> SeedRun:
         """Place and route a part of a design with one seed."""

@@ -21,8 +21,8 @@ from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, Router
 from sterna.model.extras import install_command
 
 __all__ = [
-    "LOG_NAME", "PlaceRouteError", "RouterPhase", "RouterStep", "check_router", "pack",
-    "pack_bitstream", "resources_of", "route", "step_of", "timing_of"]
+    "LOG_NAME", "PlaceRouteError", "RouterPhase", "RouterStep", "check_router",
+    "expected_clock", "pack", "pack_bitstream", "resources_of", "route", "step_of", "timing_of"]
 
 
 class RouterPhase(enum.StrEnum):
@@ -99,6 +99,20 @@ def timing_of(report: Mapping[str, Any]) -> tuple[float, list[dict[str, Any]]]:
     paths = [each["path"] for each in report["critical_paths"]
              if each["from"].split()[-1] == each["to"].split()[-1] == clock]
     return timing["achieved"], paths[0] if paths else []
+
+
+def expected_clock(log: str) -> float:
+    """The lowest of all clocks in MHz by the log of a run that ended with the placement.
+
+    ValueError if no register is clocked.
+
+    >>> expected_clock("Info: Max frequency for clock 'clk': 179.89 MHz (FAIL at 200.00 MHz)")
+    179.89
+    """
+    clocks = re.findall(r"Max frequency for clock .*: ([\d.]+) MHz", log)
+    if not clocks:
+        raise ValueError("the design has no path between registers: there is no clock to time")
+    return min(map(float, clocks))
 
 
 def check_router(target: FpgaTarget) -> Router:

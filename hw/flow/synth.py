@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -80,7 +80,7 @@ def wrapper_text(module: str, ports: Sequence[Port]) -> str:
 def synth(
     model: QuantizedModel, target: FpgaTarget | str, *, unit: str = CORE.name,
     sizes: Sizes | None = None, style: str = "auto", pnr: bool = False,
-    seeds: Sequence[int] = (1,), freq_mhz: float | None = None,
+    seeds: Sequence[int] = (1,), routed: int | None = None, freq_mhz: float | None = None,
     multipliers: bool = True, cache: Cache | None = None, progress: Progress | None = None,
 ) -> SynthReport:
     """Synthesise a unit of a model for a target and, if asked to, place and route it.
@@ -100,6 +100,8 @@ def synth(
         among the sizes.
     pnr, seeds
         Whether to place and route, once for each of the placer's ``seeds``, at least 1 each.
+    routed
+        Route only so many of the seeds, those with the fastest placements; None routes all.
     freq_mhz
         Clock to reach; without it, place and route aims at what the target says.
     multipliers
@@ -121,7 +123,7 @@ def synth(
     if isinstance(target, str):
         target = target_named(target)
     spec = unit_named(unit)
-    _check_run(target, pnr, seeds, freq_mhz)
+    _check_run(target, pnr, seeds, routed, freq_mhz)
     usual = None if sizes else usual_sizes(model, spec, target)
     tried = sizes or (usual.sizes if usual else {})
     sizes = _with_style(spec, tried, target, style)
@@ -164,9 +166,17 @@ def synth(
         placed = tools.map(
             {**files, top: files[top] + wrapper_text(module, ports)}, WRAPPER_MODULE,
             WRAPPER_INSTANCE)
-    runs = tuple(tools.place(placed, aim, seed, f"seed {seed}, {number} of {len(seeds)}")
-                 for number, seed in enumerate(seeds, start=1))
-    return replace(report, runs=runs, aim_mhz=aim, required_mhz=freq_mhz)
+
+    def each(chosen: Sequence[int], run: Callable[..., Any]) -> list[Any]:
+        return [run(placed, aim, seed, f"seed {seed}, {number} of {len(chosen)}")
+                for number, seed in enumerate(chosen, start=1)]
+
+    placed_mhz: dict[int, float] = {}
+    if routed is not None and routed < len(seeds):
+        placed_mhz = dict(zip(seeds, each(seeds, tools.screen), strict=True))
+        seeds = sorted(seeds, key=lambda seed: -placed_mhz[seed])[:routed]
+    runs = tuple(each(seeds, tools.place))
+    return replace(report, runs=runs, placed_mhz=placed_mhz, aim_mhz=aim, required_mhz=freq_mhz)
 
 
 def _with_style(spec: UnitSpec, sizes: Sizes, target: FpgaTarget, style: str) -> Sizes:
@@ -183,10 +193,13 @@ def _with_style(spec: UnitSpec, sizes: Sizes, target: FpgaTarget, style: str) ->
 
 
 def _check_run(
-    target: FpgaTarget, pnr: bool, seeds: Sequence[int], freq_mhz: float | None,
+    target: FpgaTarget, pnr: bool, seeds: Sequence[int], routed: int | None,
+    freq_mhz: float | None,
 ) -> None:
     if not seeds or min(seeds) < 1 or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must be different numbers of at least 1, got {list(seeds)}")
+    if routed is not None and not 1 <= routed <= len(seeds):
+        raise ValueError(f"of {len(seeds)} seeds 1 to {len(seeds)} can be routed, got {routed}")
     if freq_mhz is not None:
         if not 0 < freq_mhz < 10000:
             raise ValueError(f"the clock must be from 0 to 10000 MHz, got {freq_mhz}")

@@ -110,6 +110,9 @@ class SynthReport:
     # what each pass over the netlist changed before nextpnr counted; none but for ECP5
     passes: dict[str, dict[str, int]] = field(default_factory=dict)
     runs: tuple[SeedRun, ...] = ()  # place and route, one for each seed; empty if it did not run
+    # clock in MHz that was expected after the placement with each seed, of which the best were
+    # routed; empty if all were
+    placed_mhz: Mapping[int, float] = field(default_factory=dict)
     aim_mhz: float | None = None  # the clock that place and route aimed at
     required_mhz: float | None = None  # the clock that was asked for, if one was
     # products per cycle of the array; None for a unit without one
@@ -218,7 +221,10 @@ class SynthReport:
                                     self.fmax_mhz.items()}, Origin.MEASURED, tool),
                 "seeds": [{"seed": run.seed, "fmax_mhz": round(run.fmax_mhz, 2),
                            "critical_path": run.path.as_dict() if run.path else None}
-                          for run in self.runs]}
+                          for run in self.runs],
+                **({"placed": [{"seed": seed, "expected_mhz": mhz}
+                               for seed, mhz in self.placed_mhz.items()]}
+                   if self.placed_mhz else {})}
         if self.tokens_per_second is not None:
             data["tokens_per_second"] = figure(
                 round(self.tokens_per_second, 1), Origin.ESTIMATED,

@@ -258,7 +258,7 @@ def test_a_reader_runs_a_whole_image_and_no_other(port: int) -> None:
     cases = [
         (image, ImageStatus.RUNNING, None),
         (with_word(image, 0, 0x46554747), ImageStatus.NO_IMAGE, "the magic of the image is 0x4655"),
-        (with_word(image, 1, 2), ImageStatus.VERSION, "the version of the image is 0x2, not 0x1"),
+        (with_word(image, 1, 1), ImageStatus.VERSION, "the version of the image is 0x1, not 0x2"),
         (pack_image(build_image(model, replace(
             params, limits=replace(params.limits, vocab=12)))),
          ImageStatus.OTHER_CORE, "for a core of other limits"),
@@ -367,6 +367,7 @@ def test_a_damaged_image_is_noticed() -> None:
         (replace(image, weights=[2, *image.weights[1:]]), "code 2 is none of 0, 1, 3"),
         (replace(image, headers=[image.headers[0] ^ 1 << 17, *image.headers[1:]]),
          "a number of -1 weights is wrong"),
+        (replace(image, test=image.test ^ 1), "writes another text than that of its test"),
     ):
         assert isinstance(changed, CoreImage)
         with pytest.raises(ValueError, match=message):

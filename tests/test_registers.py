@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.core_image import build_image
 from sterna.hw.core.core_params import CoreParams, Limits
 from sterna.hw.core.image_reader import ImageStatus
-from sterna.hw.core.linear_image import format_digest, pack_image
+from sterna.hw.core.linear_image import ImageHeader, format_digest, pack_image
 from sterna.hw.core.registers import Bus
 from sterna.hw.core.registers_product import register_design
 from sterna.hw.core.request import Request
@@ -80,7 +81,9 @@ def test_a_host_writes_texts_of_two_models(bus, port, simulator, tmp_path):
     texts, rounds = [], []
     for number in range(1 + bool(port)):
         model = MODELS[number]
-        asked = [Request(tuple(range(number + 1, number + 3 + sequence)), 3 + sequence,
+        # Sequence 0 of the first one runs the test of the image.
+        asked = [Request(tuple(range(number, number + 1 + 2 * sequence)),
+                         3 + sequence if number + sequence else 16,
                          temperature=0.7 * sequence, seed=4) for sequence in range(2)]
         texts.append([answer(IntegerModel(model), [each])[0] for each in asked])
         rounds.append({
@@ -100,6 +103,8 @@ def test_a_host_writes_texts_of_two_models(bus, port, simulator, tmp_path):
     if port:
         assert found["digest"] == format_digest(params)
         assert found["rounds"][:2] == [ImageStatus.DAMAGED.value, ImageStatus.FAILED.value]
+        text = [token for sequence, token, _ in found["rounds"][2]["tokens"] if not sequence]
+        assert zlib.crc32(np.array(text, dtype="<u4")) == ImageHeader.from_bytes(images[0]).test
     for expected, one in zip(texts, found["rounds"][len(bad):], strict=True):
         for sequence, each in enumerate(expected):
             mine = [word for word in one["tokens"] if word[0] == sequence]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,10 +14,13 @@ from sterna.hw.parts.bits import from_ints, signed_elements, to_bits, to_ints
 from sterna.hw.units.mac.weight_packing import row_trits
 from sterna.model.config import ModelConfig
 from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.records import language_model
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
-__all__ = ["CoreImage", "build_image", "program", "unpack_image"]
+__all__ = ["CoreImage", "build_image", "program", "text_checksum", "unpack_image"]
+
+_TEST_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +28,13 @@ class CoreImage(ProgramImage):
     """The memories of a core that hold a model.
 
     ``embedding``: words of ``post_lanes`` elements, those of a token side by side. ``config``: of
-    the model.
+    the model. ``test``: :func:`text_checksum` of the model.
     """
 
     params: CoreParams
     config: ModelConfig
     embedding: list[int]
+    test: int
 
 
 def program(config: ModelConfig, params: CoreParams) -> list[Stage]:
@@ -59,14 +64,27 @@ def build_image(model: QuantizedModel, params: CoreParams) -> CoreImage:
     rows_of[:, :model.config.d] = model.embedding
     embedding = to_ints(to_bits(
         rows_of.reshape(-1, params.post_lanes), params.limits.embedding_bits))
-    return CoreImage(params, image.stages, image.headers, image.weights, model.config, embedding)
+    return CoreImage(params, image.stages, image.headers, image.weights, model.config, embedding,
+                     text_checksum(model))
+
+
+def text_checksum(model: QuantizedModel) -> int:
+    """CRC-32 of the 16 tokens, 32 bits each, that a model writes after token 0, the most likely
+    ones: whoever runs an image can see whether it computes what it should."""
+    reference = IntegerModel(model)
+    state, token, text = reference.start(1), 0, []
+    for _ in range(_TEST_TOKENS):
+        logits, state = reference.step(np.array([token]), state)
+        token = int(logits[0].argmax())
+        text.append(token)
+    return zlib.crc32(np.array(text, dtype="<u4").tobytes())
 
 
 def unpack_image(image: CoreImage, tokenizer: Tokenizer = BYTES) -> QuantizedModel:
     """Undo :func:`build_image`; of the model an image lacks only the tokenizer.
 
-    Raises ValueError if a code is no trit, a number of -1 weights is wrong or the tokenizer does
-    not fit.
+    Raises ValueError if a code is no trit, a number of -1 weights is wrong, the tokenizer does not
+    fit, or the model writes another text than that of the test.
     """
     params, config, profile = image.params, image.config, image.params.profile
     low, _ = params.limits.shifts
@@ -103,7 +121,10 @@ def unpack_image(image: CoreImage, tokenizer: Tokenizer = BYTES) -> QuantizedMod
     size = params.limits.embedding_bits
     elements = from_ints(image.embedding, 0, params.post_lanes * size)
     embedding = signed_elements(elements, size).reshape(config.vocab, -1)
-    return QuantizedModel(
+    model = QuantizedModel(
         language_model(config, profile), profile.name, projections,
         embedding[:, :config.d].astype(np.int32),
         np.array(profile.sigmoid_table(), dtype=np.int32), tokenizer=tokenizer)
+    if text_checksum(model) != image.test:
+        raise ValueError("the model of the image writes another text than that of its test")
+    return model

@@ -42,7 +42,7 @@ def core_memories(params: CoreParams) -> tuple[CoreMemory, ...]:
     headers that come through a port, those that are read ahead."""
     limits = params.limits
     config = ModelConfig(d=limits.width, layers=limits.layers, dff=limits.inner, vocab=limits.vocab)
-    core = Core(CoreImage(params, [0], [0], [0], config, [0]))
+    core = Core(CoreImage(params, [0], [0], [0], config, [0], 0))
     return tuple(_memories(Fragment.get(core, None), ""))
 
 

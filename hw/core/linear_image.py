@@ -33,7 +33,7 @@ __all__ = [
 MAGIC = int.from_bytes(b"STRN", "little")
 """What an image begins with."""
 
-VERSION = 1
+VERSION = 2
 """Of the layout that this module describes."""
 
 TRITS_PER_BYTE = 5
@@ -50,7 +50,8 @@ class ImageHeader:
 
     ``digest``: :func:`format_digest` of the core. ``words``: of the port, in the whole image.
     ``embedding``: the word where the row of token 0 begins. ``row``: words of a row.
-    The others are counts of the model.
+    ``test``: :func:`~sterna.hw.core.core_image.text_checksum` of the model. The others are counts
+    of the model.
     """
 
     magic: int
@@ -64,13 +65,14 @@ class ImageHeader:
     layers: int
     dff: int
     vocab: int
+    test: int
 
     def to_bytes(self) -> bytes:
-        return struct.pack("<11I20x", *astuple(self))
+        return struct.pack("<12I16x", *astuple(self))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ImageHeader:
-        return cls(*struct.unpack_from("<11I20x", data))
+        return cls(*struct.unpack_from("<12I16x", data))
 
 
 def format_digest(params: CoreParams) -> int:
@@ -111,7 +113,7 @@ def pack_image(image: CoreImage) -> bytes:
     words = start + embedding.size // port + -(-_CRC_BYTES // port)
     header = ImageHeader(
         MAGIC, VERSION, format_digest(params), words, start, row, len(stages), config.d,
-        config.layers, config.dff, config.vocab)
+        config.layers, config.dff, config.vocab, image.test)
     text = header.to_bytes().ljust(params.image_header_parts * port, b"\0")
     text += body + embedding.tobytes()
     text += bytes(words * port - len(text) - _CRC_BYTES)
@@ -164,7 +166,7 @@ def read_image(data: bytes, params: CoreParams) -> CoreImage:
     embedding = to_ints(to_bits(
         elements.reshape(-1, params.post_lanes), params.limits.embedding_bits))
     config = ModelConfig(header.d, header.layers, header.dff, header.vocab)
-    return CoreImage(params, stages, headers, weights, config, embedding)
+    return CoreImage(params, stages, headers, weights, config, embedding, header.test)
 
 
 def _to_bytes(words: Sequence[int], bits: int) -> np.ndarray:

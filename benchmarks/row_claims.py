@@ -22,8 +22,7 @@ from sterna.hw.units.mac.array_row import Accumulator
 from sterna.hw.units.mac.array_style import CHAIN_COLUMNS, ArrayStyle
 from sterna.hw.units.mac.mac_array import ROWS
 from sterna.hw.units.mac.mac_params import MacParams
-from sterna.hw.units.mac.weight_codes import pack
-from sterna.hw.units.mac.weight_packing import CODES
+from sterna.hw.units.mac.weight_packing import CODES, row_codes
 
 
 class Fault(enum.StrEnum):
@@ -83,7 +82,7 @@ def encode(m: Module, style: ArrayStyle, trits: Sequence[Signal], fault: Fault) 
                 if fault is Fault.CODE and low == 0 and weights == (-1,) + (0,) * (size - 1):
                     stored = -stored
                 with m.Case(sum((w & 3) << (2 * place) for place, w in enumerate(weights))):
-                    m.d.comb += code.eq(int(pack(stored, CODES[style]).item()))
+                    m.d.comb += code.eq(int(row_codes(stored, style).item()))
         codes.append(code)
     return Cat(codes)
 

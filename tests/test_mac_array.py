@@ -14,7 +14,7 @@ from stream_bench import Pauses, StreamRun, run_stream, run_streams
 
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.report import cell_counts
-from sterna.hw.parts.bits import from_ints, signed_elements
+from sterna.hw.parts.bits import elements_of, from_ints
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_array import TernaryMacArray
 from sterna.hw.units.mac.mac_params import MacParams
@@ -108,7 +108,7 @@ def reference(weight: np.ndarray, acts: np.ndarray) -> np.ndarray:
 
 def sums_of(run: StreamRun, params: MacParams) -> np.ndarray:
     """``[payloads, rows]``"""
-    return signed_elements(
+    return elements_of(
         from_ints(run.results, 0, params.rows * params.sum_bits), params.sum_bits)
 
 

@@ -68,13 +68,21 @@ class Board:
 
     @property
     def crystal_hz(self) -> int:
-        """Frequency of the crystal."""
         return int(self.platform().default_clk_frequency)
 
     @property
     def pins(self) -> dict[str, Pin]:
         """The pin of every port of the top module, as Amaranth gives it."""
-        return self._pins(self.places)
+        platform = self.platform()
+        given = {key: platform.request(*key, dir="-")
+                 for key in dict.fromkeys(place[:2] for place in self.places.values())}
+        pins: dict[str, Pin] = {}
+        for name, (resource, number, part) in self.places.items():
+            port = given[resource, number]
+            port = port if part is None else getattr(port, part)
+            (wire,), (is_inverted,) = port.io.metadata, port.invert
+            pins[name] = _pin_of(wire, is_inverted)
+        return pins
 
     @property
     def memory_pins(self) -> dict[str, Pin]:
@@ -85,18 +93,6 @@ class Board:
             f"sdram_{name}" + (f"[{index}]" if len(part.io) > 1 else ""): _pin_of(wire, False)
             for name, part in ((name, getattr(port, name)) for name in _MEMORY_PINS)
             for index, wire in enumerate(part.io.metadata)}
-
-    def _pins(self, places: Mapping[str, tuple[str, int, str | None]]) -> dict[str, Pin]:
-        platform = self.platform()
-        given = {key: platform.request(*key, dir="-")
-                 for key in dict.fromkeys(place[:2] for place in places.values())}
-        pins: dict[str, Pin] = {}
-        for name, (resource, number, part) in places.items():
-            port = given[resource, number]
-            port = port if part is None else getattr(port, part)
-            (wire,), (is_inverted,) = port.io.metadata, port.invert
-            pins[name] = _pin_of(wire, is_inverted)
-        return pins
 
 
 def _pin_of(wire: Any, is_inverted: bool) -> Pin:
@@ -135,7 +131,6 @@ board's supply, and it finds the global buffer of the clock itself."""
 
 
 def constraints_name(board: Board) -> str:
-    """Name of the file of constraints."""
     return f"{board.name}.{'lpf' if board.is_ecp5 else 'pcf'}"
 
 

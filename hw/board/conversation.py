@@ -175,7 +175,6 @@ class Conversation:
         _check(order, argument, self._read())
 
     def _read(self) -> Answer | int:
-        """The next answer, or token."""
         token = 0
         while (byte := self._byte()) >= 0xC0:
             token = token << 6 | byte & 0x3F

@@ -10,7 +10,7 @@ import numpy as np
 from sterna.hw.core.core_params import STAGE_PARTS, CoreParams
 from sterna.hw.core.geometry import StageKind
 from sterna.hw.core.program import ProgramImage, Stage, pack_program, plan_stages
-from sterna.hw.parts.bits import from_ints, signed_elements, to_bits, to_ints
+from sterna.hw.parts.bits import elements_of, from_ints, to_bits, to_ints
 from sterna.hw.units.mac.weight_packing import row_trits
 from sterna.model.config import ModelConfig
 from sterna.model.quantized import Projection, QuantizedModel
@@ -59,11 +59,9 @@ def build_image(model: QuantizedModel, params: CoreParams) -> CoreImage:
     # A row beyond the vocabulary has the lowest logit, which loses against every token.
     image = pack_program(program(model.config, params), model.projections, params,
                          head_fill=-(1 << params.bias_bits - 1))
-    rows_of = np.zeros(
-        (model.config.vocab, params.groups(model.config.d) * params.rows), dtype=np.int64)
-    rows_of[:, :model.config.d] = model.embedding
-    embedding = to_ints(to_bits(
-        rows_of.reshape(-1, params.post_lanes), params.limits.embedding_bits))
+    rest = params.groups(model.config.d) * params.rows - model.config.d
+    rows_of = np.pad(model.embedding, ((0, 0), (0, rest))).reshape(-1, params.post_lanes)
+    embedding = to_ints(to_bits(rows_of, params.limits.embedding_bits))
     return CoreImage(params, image.stages, image.headers, image.weights, model.config, embedding,
                      text_checksum(model))
 
@@ -109,7 +107,7 @@ def unpack_image(image: CoreImage, tokenizer: Tokenizer = BYTES) -> QuantizedMod
         count = (padded == -1).sum(axis=(3, 4)).transpose(1, 0, 2).ravel()
         if (minus != count).any():
             raise ValueError(f"{names[0]}: a number of -1 weights is wrong")
-        bias = signed_elements(header[:, :params.bias_bits], params.bias_bits)
+        bias = elements_of(header[:, :params.bias_bits], params.bias_bits)
         bias = bias.reshape(-1, slots, params.rows)
         for slot, name in enumerate(names):
             rows, columns = shapes[name]
@@ -120,7 +118,7 @@ def unpack_image(image: CoreImage, tokenizer: Tokenizer = BYTES) -> QuantizedMod
                 fields.k[slot], fields.shift[slot] + low)
     size = params.limits.embedding_bits
     elements = from_ints(image.embedding, 0, params.post_lanes * size)
-    embedding = signed_elements(elements, size).reshape(config.vocab, -1)
+    embedding = elements_of(elements, size).reshape(config.vocab, -1)
     model = QuantizedModel(
         language_model(config, profile), profile.name, projections,
         embedding[:, :config.d].astype(np.int32),

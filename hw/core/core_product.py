@@ -150,22 +150,14 @@ _PROMPT, _TOKENS = 2, 3
 
 def prompt_words(fields: Fields, requests: Sequence[tuple[int, Request]]) -> list[int]:
     """Words of ``prompts`` for requests and their sequences, one for each token of the prompts."""
-    tokens = [(sequence, request, position) for sequence, request in requests
-              for position in range(len(request.prompt))]
-
-    def column(value: Any) -> np.ndarray:
-        return np.array([int(value(*each)) for each in tokens], dtype=np.int64)
-
+    words = [
+        {"sequence": sequence, "token": token, "start": request.start and not position,
+         "predict": request.predicts_after(position), "limit": request.tokens,
+         "stop": request.stop_token is not None, "stop_token": request.stop_token or 0,
+         "beta": request.beta, "seed": request.seed}
+        for sequence, request in requests for position, token in enumerate(request.prompt)]
     return pack_words(fields, {
-        "sequence": column(lambda sequence, request, position: sequence),
-        "token": column(lambda sequence, request, position: request.prompt[position]),
-        "start": column(lambda sequence, request, position: request.start and not position),
-        "predict": column(lambda sequence, request, position: request.predicts_after(position)),
-        "limit": column(lambda sequence, request, position: request.tokens),
-        "stop": column(lambda sequence, request, position: request.stop_token is not None),
-        "stop_token": column(lambda sequence, request, position: request.stop_token or 0),
-        "beta": column(lambda sequence, request, position: request.beta),
-        "seed": column(lambda sequence, request, position: request.seed)})
+        name: np.array([int(word[name]) for word in words], dtype=np.int64) for name in fields})
 
 
 def patience(params: CoreParams) -> int:
@@ -201,8 +193,8 @@ def core_vectors(model: QuantizedModel, emitted: EmittedUnit) -> Vectors | None:
     )], patience(params))
 
 
-def _greedy(model: QuantizedModel, request: Request) -> tuple[list[int], list[np.ndarray]]:
-    """Tokens that the reference goes on with, and the logits ``[vocab]`` of each."""
+def _greedy(model: QuantizedModel, request: Request) -> tuple[list[int], np.ndarray]:
+    """Tokens that the reference goes on with, and their logits ``[tokens, vocab]``."""
     reference = IntegerModel(model)
     state = reference.start(1)
     left = list(request.prompt)
@@ -214,25 +206,23 @@ def _greedy(model: QuantizedModel, request: Request) -> tuple[list[int], list[np
             logits.append(np.asarray(out[0], dtype=np.int64))
             found.append(int(logits[-1].argmax()))
             left.append(found[-1])
-    return found, logits
+    return found, np.stack(logits)
 
 
 def _words_of_logits(
-    fields: Fields, sequence: int, count: int, logits: list[np.ndarray],
+    fields: Fields, sequence: int, count: int, logits: np.ndarray,
 ) -> tuple[list[int], list[int]]:
-    """Words of ``logits`` for vectors ``[vocab]``, and their bits that mean something."""
+    """Words of ``logits [tokens, vocab]``, and their bits that mean something."""
     lanes, ones = fields["logits"].elements, (1 << fields["sequence"].element_bits) - 1
-    words: list[list[int]] = []
-    for is_mask in (False, True):
-        words.append([])
-        for vector in logits:
-            values = np.zeros(count * lanes, dtype=np.int64)
-            values[:len(vector)] = -1 if is_mask else vector
-            words[-1] += pack_words(fields, {
-                "sequence": np.full(count, ones if is_mask else sequence),
-                "last": np.ones(count, dtype=np.int64) if is_mask else last_flags(count),
-                "logits": values.reshape(count, lanes)})
-    return words[0], words[1]
+    tokens, vocab = logits.shape
+
+    def pack(sequence: int, last: np.ndarray, values: np.ndarray) -> list[int]:
+        return pack_words(fields, {
+            "sequence": np.full(tokens * count, sequence), "last": np.tile(last, tokens),
+            "logits": np.pad(values, ((0, 0), (0, count * lanes - vocab))).reshape(-1, lanes)})
+
+    return (pack(sequence, last_flags(count), logits),
+            pack(ones, np.ones(count), np.full_like(logits, -1)))
 
 
 CORE = UnitSpec(

@@ -241,8 +241,7 @@ class _Model(Machine):
             words = self.result.words
             for _ in range(reader.memory.latency + 16):
                 reader.step()
-                for action, arguments in self.events.pop(self.cycle, ()):
-                    action(*arguments)
+                self.end_cycle()
                 self.cycle += 1
         # All that was asked for has come and gone through, so time may begin anew.
         self.cycle = self.result.words = reader.clock = 0
@@ -696,7 +695,7 @@ class _Reader:
         self.model, self.memory = model, memory
         self.header_words = params.row_beats * params.header_parts
         self.row_words = params.row_parts(config.d)
-        self.state = self._read
+        self.state = self._after(1, self._load)
         self.index = self.left = 0
         self.stage = model.program[0]
         self.free_words = self.free_headers = params.ring
@@ -722,22 +721,20 @@ class _Reader:
 
     # The states of the requests, each of which returns the next one -----------------------
 
-    def _read(self):
-        return self._load
+    def _after(self, cycles: int, state):
+        """A state that so many cycles come before: a memory is read, or a register settles."""
+        return lambda: state if cycles == 1 else self._after(cycles - 1, state)
 
     def _load(self):
         self.stage = self.model.program[self.index]
         self.left = self.stage.headers
-        return self._settle
-
-    def _settle(self):
-        return self._choose
+        return self._after(1, self._choose)
 
     def _choose(self):
         is_head = self.stage.kind is StageKind.HEAD
         if self.model.embedder.asks:
             self.model.embedder.is_asked()
-            return self._token
+            return self._after(2, self._ask_row)
         if is_head and self.begun and not self.has_head:
             return self._again()
         if self.enough and (self.begun or not is_head):
@@ -746,13 +743,7 @@ class _Reader:
 
     def _again(self):
         self.index, self.begun = 0, False
-        return self._read
-
-    def _token(self):
-        return self._row
-
-    def _row(self):
-        return self._ask_row
+        return self._after(1, self._load)
 
     def _ask_row(self):
         if len(self.asked) == self.memory.requests:
@@ -770,14 +761,11 @@ class _Reader:
         self.free_headers -= 1
         self.left -= 1
         if self.left:
-            return self._settle_room
+            return self._after(2, self._choose)
         if stage.kind is StageKind.HEAD:
             return self._again()
         self.index += 1
-        return self._read
-
-    def _settle_room(self):
-        return self._settle
+        return self._after(1, self._load)
 
     def _take(self, since: int, words: int, is_row: bool) -> None:
         """A word of the first request, if it is there."""

@@ -347,7 +347,7 @@ class Geometry:
     @property
     def norm(self) -> NormParams:
         """Widths of the norm."""
-        return NormParams(self.profile, self.widest, int(self.compact), self.root_digit_bits)
+        return NormParams(self.profile, self.widest, self.compact, self.root_digit_bits)
 
     @property
     def norm_spacing(self) -> int:

@@ -23,7 +23,7 @@ import numpy as np
 
 from sterna.hw.core.core_image import CoreImage
 from sterna.hw.core.core_params import IMAGE_HEADER_BITS, CoreParams
-from sterna.hw.parts.bits import from_ints, signed_elements, to_bits, to_ints
+from sterna.hw.parts.bits import elements_of, from_ints, to_bits, to_ints
 from sterna.model.config import ModelConfig
 
 __all__ = [
@@ -103,7 +103,7 @@ def pack_image(image: CoreImage) -> bytes:
             headers[stage.header:][:stage.headers], own.reshape(stage.headers, -1)], axis=1))
     # Elements are widened to whole bytes.
     size = params.limits.embedding_bits
-    elements = signed_elements(from_ints(image.embedding, 0, params.post_lanes * size), size)
+    elements = elements_of(from_ints(image.embedding, 0, params.post_lanes * size), size)
     row = params.row_parts(config.d)
     table = elements.reshape(config.vocab, -1).astype(f"<i{params.element_bits // 8}")
     embedding = _padded(table.view(np.uint8), row * port)

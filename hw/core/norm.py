@@ -137,7 +137,6 @@ class Norm(wiring.Component):
                 (scale.quotient, scale.done))
 
     def _show(self, m, lane, valid, owner, values):
-        """Show what is known of a vector."""
         params = self.params
         if params.trace:
             tap = self.taps[lane]

@@ -26,13 +26,11 @@ class NormParams:
 
     profile: NumericProfile  #: formats of every number
     channels: int  #: channels of the longest vector
-    #: bits per cycle of the two divisions; with 0 both quotients come from one table
-    digit_bits: int = 0
+    divides: bool = False  #: a bit per cycle; otherwise both quotients come from one table
     root_digit_bits: int = 2  #: bits per cycle of the root
 
     def __post_init__(self) -> None:
         check_whole("channels", self.channels, 1, 1 << 20)
-        check_whole("digit_bits", self.digit_bits, 0, 5)
         check_whole("root_digit_bits", self.root_digit_bits, 1, 4)
 
     # Widths ------------------------------------------------------------------------
@@ -96,7 +94,7 @@ class NormParams:
 
     @property
     def table(self) -> ReciprocalTableParams:
-        """The table that gives R and V, without ``digit_bits``."""
+        """The table that gives R and V, unless it ``divides``."""
         profile = self.profile
         return ReciprocalTableParams(
             max(profile.reciprocal_bits, profile.scale_frac + profile.root_frac),
@@ -104,9 +102,8 @@ class NormParams:
 
     @property
     def reciprocal(self) -> ConstantDividerParams:
-        """The divider that gives R from the absolute maximum, with ``digit_bits``."""
-        return ConstantDividerParams(
-            self.profile.reciprocal_bits, self.y_bits, digit_bits=self.digit_bits)
+        """The divider that gives R from the absolute maximum, if it ``divides``."""
+        return ConstantDividerParams(self.profile.reciprocal_bits, self.y_bits)
 
     @property
     def root(self) -> IntegerRootParams:
@@ -115,18 +112,17 @@ class NormParams:
 
     @property
     def scale(self) -> ConstantDividerParams:
-        """The divider that gives V, with ``digit_bits``. N is never below its head, so it
+        """The divider that gives V, if it ``divides``. N is never below its head, so it
         takes ``scale_frac`` quotient bits and one."""
         return ConstantDividerParams(
-            self.profile.scale_frac, self.norm_bits, head=self.norm_min,
-            digit_bits=self.digit_bits, min_divisor=self.norm_min)
+            self.profile.scale_frac, self.norm_bits, self.norm_min, self.norm_min)
 
     @property
     def reciprocal_steps(self) -> int:
         """Cycles from the maximum until R is known."""
-        return self.table.latency if self.digit_bits == 0 else self.reciprocal.latency
+        return self.reciprocal.latency if self.divides else self.table.latency
 
     @property
     def quotient_steps(self) -> int:
         """Cycles from N until V is known."""
-        return self.table.latency if self.digit_bits == 0 else self.scale.latency
+        return self.scale.latency if self.divides else self.table.latency

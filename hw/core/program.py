@@ -100,10 +100,14 @@ def pack_program(
     for stage in stages:
         matrices = [projections[name] for name in stage.matrices]
         groups = stage.groups
-        padded = np.stack([_filled(each.weight, groups, params) for each in matrices], axis=1)
-        bias = np.full((len(matrices), groups * params.rows),
-                       head_fill if stage.kind is StageKind.HEAD else 0)
-        bias[:, :stage.rows] = [each.bias for each in matrices]
+        weight = np.stack([each.weight for each in matrices])
+        rest = groups * params.rows - stage.rows
+        padded = np.pad(weight, ((0, 0), (0, rest), (0, -weight.shape[2] % params.cols))).reshape(
+            len(matrices), groups, params.rows, stage.tiles, params.cols).swapaxes(0, 1)
+        # As wide as the lowest logit.
+        bias = np.pad(np.stack([each.bias for each in matrices]).astype(np.int64),
+                      ((0, 0), (0, rest)),
+                      constant_values=head_fill if stage.kind is StageKind.HEAD else 0)
         unused = [0] * (MAX_SLOTS - len(matrices))
         packed.append(layout.const({
             "kind": int(stage.kind), "last_slot": len(matrices) - 1, "tiles": stage.tiles,
@@ -115,21 +119,13 @@ def pack_program(
         # [groups, slots, rows, tiles, cols] with the tiles before the rows is the order of use.
         codes = row_codes(padded.transpose(0, 1, 3, 2, 4), params.style)
         weights += to_ints(to_bits(
-            codes.reshape(groups * len(matrices) * padded.shape[3], -1), params.mac.code_bits))
+            codes.reshape(stage.words, -1), params.mac.code_bits))
         minus = (padded == -1).sum(axis=(3, 4))
         own = bias.reshape(len(matrices), groups, params.rows).transpose(1, 0, 2)
         fields = [to_bits(each.reshape(-1, 1), bits).reshape(-1, params.post_lanes, bits)
                   for each, bits in ((own, params.bias_bits), (minus, params.minus_bits))]
         headers += to_ints(np.concatenate(fields, axis=2).reshape(-1, params.header_layout.size))
     return ProgramImage(params, packed, headers, weights)
-
-
-def _filled(weight: np.ndarray, groups: int, params: Geometry) -> np.ndarray:
-    """A matrix filled up with zeros, ``[groups, rows, tiles, cols]``."""
-    tiles = -(-weight.shape[1] // params.cols)
-    padded = np.zeros((groups * params.rows, tiles * params.cols), dtype=np.int8)
-    padded[:weight.shape[0], :weight.shape[1]] = weight
-    return padded.reshape(groups, params.rows, tiles, params.cols)
 
 
 def cluster_words(words: Sequence[int], params: Geometry, cluster: int) -> list[int]:

@@ -64,10 +64,9 @@ class AxisStream:
 def axis_streams(
     module_ports: Sequence[Port], fields: Mapping[str, Sequence[FieldBits]],
 ) -> list[AxisStream]:
-    directions = {port.name: port.direction for port in module_ports}
-    return [
-        AxisStream(name, directions[f"{name}__payload"] == "input", tuple(members))
-        for name, members in fields.items()]
+    inputs = {port.name for port in module_ports if port.direction == "input"}
+    return [AxisStream(name, f"{name}__payload" in inputs, tuple(members))
+            for name, members in fields.items()]
 
 
 def axis_manifest(module: str, streams: Sequence[AxisStream]) -> dict[str, Any]:
@@ -146,7 +145,6 @@ def _clock(streams: Sequence[AxisStream]) -> list[str]:
 
 
 def _ports(stream: AxisStream) -> list[str]:
-    """The declarations of the ports of a stream."""
     there, back = ("input", "output") if stream.is_input else ("output", "input")
     ports = [(there, _range(stream.tdata_bits), "tdata"), (there, "", "tvalid")]
     if stream.last:

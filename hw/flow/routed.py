@@ -137,7 +137,6 @@ class CriticalPath:
 
     @property
     def delay_ns(self) -> float:
-        """Delay of the whole path."""
         return self.logic_ns + self.routing_ns
 
     def __str__(self) -> str:
@@ -145,7 +144,6 @@ class CriticalPath:
                 f"logic and {self.routing_ns:.2f} in routing")
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
         return {"start": self.start, "end": self.end, "delay_ns": round(self.delay_ns, 3),
                 "logic_ns": round(self.logic_ns, 3), "routing_ns": round(self.routing_ns, 3),
                 "hops": [asdict(hop) for hop in self.hops]}

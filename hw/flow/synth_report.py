@@ -126,7 +126,6 @@ class SynthReport:
     misfit: str | None = None
 
     def needed(self, resource: Resource) -> int:
-        """What the unit takes of a resource."""
         return next((each.needed for each in self.usage if each.resource is resource), 0)
 
     @property
@@ -145,7 +144,6 @@ class SynthReport:
 
     @property
     def best(self) -> SeedRun | None:
-        """The fastest of the runs."""
         return max(self.runs, key=lambda run: run.fmax_mhz, default=None)
 
     @property

@@ -136,9 +136,7 @@ def result_words(
 
 def _words(values: np.ndarray, size: int) -> np.ndarray:
     """A vector cut into words of ``size`` values, the last one filled up with zeros."""
-    padded: np.ndarray = np.zeros(-(-len(values) // size) * size, dtype=np.int64)
-    padded[:len(values)] = values
-    return padded.reshape(-1, size)
+    return np.pad(values, (0, -len(values) % size)).reshape(-1, size)
 
 
 def _patience(cycles: int) -> int:
@@ -147,7 +145,6 @@ def _patience(cycles: int) -> int:
 
 
 def matrix_summary(params: LayerParams) -> str:
-    """What the unit does, in a sentence."""
     program = params.limits.program
     what = (f"a ternary matrix of {program[0].rows} rows and {program[0].columns} columns"
             if len(program) == 1 else f"{len(program)} ternary matrices")
@@ -157,7 +154,6 @@ def matrix_summary(params: LayerParams) -> str:
 
 
 def matrix_sections(params: LayerParams, cycles: Sequence[UnitCycles]) -> str:
-    """How to use it."""
     limits = params.limits
     out = "results" if limits.requantizes else "sums"
     table = "\n".join(
@@ -176,7 +172,6 @@ def matrix_sections(params: LayerParams, cycles: Sequence[UnitCycles]) -> str:
 
 
 def layer_summary(layer: Layer, params: LayerParams) -> str:
-    """What the unit does, in a sentence."""
     kind = {StageKind.MLGRU: "An MLGRU", StageKind.GLU: "A GLU", StageKind.HEAD: "A BitLinear"}
     return (f"{kind[params.limits.program[0].kind]} from {layer.columns} to {layer.rows} "
             f"channels, numeric profile {layer.profile.name}: norm, ternary matrices, scale and "
@@ -184,7 +179,6 @@ def layer_summary(layer: Layer, params: LayerParams) -> str:
 
 
 def layer_sections(layer: Layer, params: LayerParams, cycles: UnitCycles) -> str:
-    """How to use it."""
     start = (" `start` with the first word says that the vector begins a sequence; the first "
              "vector of each after a reset begins one in any case." if params.has_state else "")
     several = _SEQUENCES.format(

@@ -78,7 +78,6 @@ def plan_matrices(
     layers: Sequence[MatrixLayer], *, rows: int | None = None, cols: int | None = None,
     lanes: int | None = None, style: str = "generic",
 ) -> tuple[LayerParams, ProgramImage]:
-    """The unit of matrices that share an array."""
     if not layers:
         raise ValueError("there must be at least one matrix")
     formats = {None if each.requantization is None else each.requantization.output
@@ -108,7 +107,6 @@ def plan_layer(
     layer: Layer, *, sequences: int = 1, rows: int | None = None, cols: int | None = None,
     lanes: int | None = None, style: str = "generic",
 ) -> tuple[LayerParams, ProgramImage]:
-    """The unit of a layer behind a norm."""
     if not isinstance(layer, BitLinearLayer | MlgruLayer | GluLayer):
         raise ValueError(
             f"a unit is made of a BitLinearLayer, MlgruLayer or GluLayer, got a "
@@ -297,8 +295,15 @@ def layer_component(
 
 
 def _layers(weights: Any, output: FixedPoint | None) -> list[MatrixLayer]:
-    several = isinstance(weights, Sequence) and not _is_rows(weights)
-    return _each_layer(weights, output) if several else [matrix_layer_of(weights, output)]
+    if not isinstance(weights, Sequence) or _is_rows(weights):
+        return [matrix_layer_of(weights, output)]
+    layers = []
+    for index, each in enumerate(weights):
+        try:
+            layers.append(matrix_layer_of(each, output))
+        except ValueError as error:
+            raise ValueError(f"matrix {index}: {error}") from error
+    return layers
 
 
 def _layer_with_norm(
@@ -315,16 +320,6 @@ _TAKEN = ("ecp5", "xc7")
 """Verilog files of a folder that are called so: models of cells."""
 _NAMES: Mapping[type, str] = {BitLinearLayer: "bitlinear", MlgruLayer: "mlgru", GluLayer: "glu"}
 _CELLS = {MlgruLayer: StageKind.MLGRU, GluLayer: StageKind.GLU}
-
-
-def _each_layer(weights: Sequence[Any], output: FixedPoint | None) -> list[MatrixLayer]:
-    layers = []
-    for index, each in enumerate(weights):
-        try:
-            layers.append(matrix_layer_of(each, output))
-        except ValueError as error:
-            raise ValueError(f"matrix {index}: {error}") from error
-    return layers
 
 
 def _is_rows(weights: Sequence[Any]) -> bool:
@@ -344,7 +339,6 @@ def _check_name(name: str) -> None:
 
 
 def _described(layer: Layer) -> dict[str, Any]:
-    """What the manifest says of a layer."""
     assert isinstance(layer, BitLinearLayer | MlgruLayer | GluLayer)
     return {
         "kind": _NAMES[type(layer)], "profile": layer.profile.name,

@@ -48,7 +48,6 @@ class LayerParams(Geometry):
 
     @staticmethod
     def matrix_name(stage: int, slot: int) -> str:
-        """The name of a matrix of the program."""
         return f"stage{stage}.slot{slot}"
 
     @property
@@ -80,14 +79,12 @@ class LayerParams(Geometry):
 
     @property
     def acts_layout(self) -> StructLayout:
-        """Payload of ``acts``."""
         return StructLayout({
             "q": ArrayLayout(signed(self.profile.act_bits), self.quant_lanes),
             **self.matrix_field})
 
     @property
     def vector_layout(self) -> StructLayout:
-        """Payload of ``vectors``."""
         return StructLayout({
             "x": ArrayLayout(signed(self.norm.y_bits), self.post_lanes),
             **({"start": 1} if self.has_state else {}), **self.sequence_field})

@@ -143,7 +143,6 @@ class SdramController(wiring.Component):
             m.d.sync += due.eq(1)
 
         # What is being read.
-        place = _place_layout(params)
         address = Signal(self.reads.payload.address.shape())
         left = Signal(self.reads.payload.count.shape())
         reads_word, writes_word = Signal(), Signal()
@@ -154,7 +153,8 @@ class SdramController(wiring.Component):
         with m.If(self.reads.valid & self.reads.ready):
             m.d.sync += [address.eq(self.reads.payload.address),
                          left.eq(self.reads.payload.count)]
-        wanted = Signal(place)
+        wanted = Signal(StructLayout(
+            {"column": params.column_bits, "bank": 2, "row": params.row_bits}))
         m.d.comb += [wanted.eq(Mux(busy, address, self.writes.payload.address)),
                      self.writes.ready.eq(writes_word)]
 
@@ -213,7 +213,3 @@ class SdramController(wiring.Component):
                     holds.eq(Mux(holds > cycles(params.write_recovery), holds - 1,
                                  cycles(params.write_recovery)))]
         return m
-
-
-def _place_layout(params: SdramParams) -> StructLayout:
-    return StructLayout({"column": params.column_bits, "bank": 2, "row": params.row_bits})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["from_ints", "signed_bits", "signed_elements", "to_bits", "to_ints"]
+__all__ = ["elements_of", "from_ints", "signed_bits", "to_bits", "to_ints"]
 
 
 def signed_bits(values: np.ndarray) -> int:
@@ -43,8 +43,10 @@ def from_ints(values: Sequence[int], low: int, width: int) -> np.ndarray:
     return np.unpackbits(packed, axis=1, bitorder="little")[:, :width]
 
 
-def signed_elements(bits: np.ndarray, element_bits: int) -> np.ndarray:
-    """Return ``bits [n, k*element_bits]`` as two's complement numbers; int64 ``[n, k]``."""
+def elements_of(bits: np.ndarray, element_bits: int, *, signed: bool = True) -> np.ndarray:
+    """Return ``bits [n, k*element_bits]`` as numbers, of two's complement if ``signed``; int64
+    ``[n, k]``."""
     powers = 1 << np.arange(element_bits, dtype=np.int64)
-    powers[-1] = -powers[-1]
+    if signed:
+        powers[-1] = -powers[-1]
     return bits.reshape(len(bits), -1, element_bits).astype(np.int64) @ powers

@@ -1,11 +1,9 @@
-"""Quotients of a constant and integer roots, several bits a cycle and without a multiplier."""
+"""Quotients of a constant, a bit a cycle, and integer roots, several; without a multiplier."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from math import isqrt
-from operator import or_
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
@@ -52,14 +50,13 @@ class ConstantDividerParams:
     """Widths and cycle counts of a divider.
 
     >>> params = ConstantDividerParams(frac_bits=24, divisor_bits=16)
-    >>> params.steps, params.latency, params.quotient_bits
-    (6, 7, 31)
+    >>> params.latency, params.quotient_bits
+    (25, 31)
     """
 
     frac_bits: int  # bits by which `head` is shifted left before it is divided
     divisor_bits: int  # unsigned bits of the divisor
     head: int = 127  # the constant
-    digit_bits: int = 4  # quotient bits per cycle
     # Smallest divisor that comes. With 1, a divisor of 0 may come and counts as 1.
     min_divisor: int = 1
 
@@ -69,20 +66,9 @@ class ConstantDividerParams:
         return self.head >= 2 * self.min_divisor
 
     @property
-    def steps(self) -> int:
-        """Cycles that give a digit each."""
-        return -(-self.frac_bits // self.digit_bits)
-
-    @property
     def latency(self) -> int:
-        """Cycles from ``start`` to ``done``: the loading of the divisor and the digits."""
-        return self.steps + 1
-
-    @property
-    def surplus_bits(self) -> int:
-        """Low quotient bits that the last digit gives beyond ``frac_bits``."""
-        # Dropped, which is exact: floor(floor(a * 2^j / d) / 2^j) = floor(a / d).
-        return self.steps * self.digit_bits - self.frac_bits
+        """Cycles from ``start`` to ``done``: the loading of the divisor, then a bit in each."""
+        return self.frac_bits + 1
 
     @property
     def quotient_bits(self) -> int:
@@ -95,36 +81,38 @@ class ConstantDivider(ConstantQuotient):
 
     The quotient holds until the next ``start``; one before ``done`` begins anew.
 
-    Restoring division of radix ``2^digit_bits``: the remainder, shifted by a digit, is compared
-    with all multiples of the divisor at once, and the largest that is not above it is taken off.
-    The odd multiples are sums of two or three shifted divisors, made when the divisor is loaded.
-    A divisor below ``params.min_divisor`` gives an undefined quotient, save that 0 counts as 1.
+    Restoring division: the divisor is taken off the remainder, shifted by a bit, if it is not above
+    it. A divisor below ``params.min_divisor`` gives an undefined quotient, save that 0 counts as 1.
     """
 
     def elaborate(self, platform):
         m = Module()
         params = self.params
         left = count_digits(m, self.start, self.done, params.latency)
+        divisor = Signal(params.divisor_bits, reset_less=True)
         remainder = Signal(params.divisor_bits, reset_less=True)
-        quotient = Signal(params.quotient_bits + params.surplus_bits, reset_less=True)
+        quotient = Signal(params.quotient_bits, reset_less=True)
 
-        head_quotient, head_remainder = self._divide_head()
-        multiples = self._multiples(m)
-        digit, rest = self._digit(remainder, multiples)
+        shifted = Cat(Const(0, 1), remainder)
+        rest = shifted - divisor
+        fits = ~rest[-1]
+        bit = fits
         if params.min_divisor == 1:
-            # Every multiple of 0 fits into a remainder of 0: a 0 that counts as 1 takes none.
+            # A 0 fits into a remainder of 0, and takes nothing off it: as it counts as 1, none.
             nonzero = Signal(reset_less=True)
             with m.If(self.start):
                 m.d.sync += nonzero.eq(self.divisor.any())
-            digit &= nonzero.replicate(params.digit_bits)
+            bit = fits & nonzero
 
+        head_quotient, head_remainder = self._divide_head()
         with m.If(self.start):
-            m.d.sync += [quotient.eq(head_quotient), remainder.eq(head_remainder)]
+            m.d.sync += [divisor.eq(self.divisor), quotient.eq(head_quotient),
+                         remainder.eq(head_remainder)]
         with m.Elif(left.any()):
             # Only zeros leave at the top: quotient_bits hold the largest quotient.
-            m.d.sync += [
-                quotient.eq(Cat(digit, quotient)[:len(quotient)]), remainder.eq(rest)]
-        m.d.comb += self.quotient.eq(quotient[params.surplus_bits:])
+            m.d.sync += [quotient.eq(Cat(bit, quotient)[:len(quotient)]),
+                         remainder.eq(Mux(fits, rest, shifted)[:params.divisor_bits])]
+        m.d.comb += self.quotient.eq(quotient)
         return m
 
     def _divide_head(self) -> tuple[Value, Value]:
@@ -143,49 +131,6 @@ class ConstantDivider(ConstantQuotient):
                            | params.head % max(index, 1) << len(head)), len(head) + index_bits)
         above = divisor[index_bits:].any()
         return Mux(above, 0, entry[:len(head)]), Mux(above, head, entry[len(head):])
-
-    def _multiples(self, m) -> dict[int, Value]:
-        """Return 1 to ``2^digit_bits - 1`` times the divisor of the last ``start``."""
-        params = self.params
-        loaded: dict[int, Value] = {1: self.divisor}
-        multiples: dict[int, Value] = {}
-        for odd in range(1, 1 << params.digit_bits, 2):
-            if odd > 1:
-                # The nearest power of two and an odd multiple made before, usually 1.
-                power = 1 << (odd.bit_length() - 1)
-                if odd - power <= 2 * power - odd:
-                    loaded[odd] = (loaded[1] << (power.bit_length() - 1)) + loaded[odd - power]
-                else:
-                    loaded[odd] = (loaded[1] << power.bit_length()) - loaded[2 * power - odd]
-            bits = params.divisor_bits + odd.bit_length()
-            register = Signal(bits, name=f"times{odd}", reset_less=True)
-            with m.If(self.start):
-                m.d.sync += register.eq(loaded[odd][:bits])
-            for shift in range((((1 << params.digit_bits) - 1) // odd).bit_length()):
-                multiples[odd << shift] = Cat(Const(0, shift), register)
-        return multiples
-
-    def _digit(self, remainder: Value, multiples: dict[int, Value]) -> tuple[Value, Value]:
-        """Return the digit and the new remainder, which is below the divisor."""
-        params = self.params
-        shifted = Cat(Const(0, params.digit_bits), remainder)
-        rests = [shifted]
-        fits: list[Value] = [Const(1, 1)]
-        for times in range(1, 1 << params.digit_bits):
-            # Zeros at the low end of both take no part in the subtraction.
-            zeros = (times & -times).bit_length() - 1
-            difference = shifted[zeros:] - multiples[times][zeros:]
-            fits.append(~difference[-1])
-            rests.append(Cat(Const(0, zeros), difference))
-        fits.append(Const(0, 1))
-        chosen = [fits[times] & ~fits[times + 1] for times in range(1 << params.digit_bits)]
-        rest = reduce(or_, (
-            rest[:params.divisor_bits] & pick.replicate(params.divisor_bits)
-            for rest, pick in zip(rests, chosen, strict=True)))
-        digit = Cat(
-            reduce(or_, (pick for times, pick in enumerate(chosen) if times >> bit & 1))
-            for bit in range(params.digit_bits))
-        return digit, rest
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,6 @@ class ReciprocalTableParams:
 
     @property
     def divisor_bits(self) -> int:
-        """Unsigned bits of a divisor."""
         return self.max_divisor.bit_length()
 
     @property
@@ -146,7 +145,6 @@ class ReciprocalTableParams:
 
     @property
     def words(self) -> ReciprocalWords:
-        """Contents of the tables."""
         return reciprocal_words(self.head << self.frac_bits, self.max_divisor, self.index_bits)
 
     @property
@@ -208,14 +206,6 @@ class ReciprocalTableParams:
     def bank(self, divisor_bits: int) -> int:
         """Key of the bank of corrections for divisors of so many bits."""
         return max(divisor_bits, _SHARED_BITS)
-
-    @property
-    def memory_bits(self) -> int:
-        """Bits of all the tables."""
-        return (max(len(self.segment_words), 2) * self.word_bits
-                + len(self.small_words) * self.quotient_bits
-                + sum(max(len(bank), 2) * max(bank).bit_length()
-                      for bank in self.correction_banks.values()))
 
     @property
     def _direct(self) -> int:

@@ -98,7 +98,6 @@ class Job:
 
     @classmethod
     def read(cls, path: Path) -> Job:
-        """Read what :meth:`write` wrote."""
         data = json.loads(path.read_text())
         for phase in data["phases"]:
             phase["inputs"] = _from_hex(phase["inputs"])
@@ -123,7 +122,6 @@ class PhaseResult:
 
 
 def write_results(path: Path, results: list[PhaseResult]) -> None:
-    """Write what a bench saw."""
     data = [asdict(result) for result in results]
     for result in data:
         result["outputs"] = _to_hex(result["outputs"])
@@ -132,7 +130,6 @@ def write_results(path: Path, results: list[PhaseResult]) -> None:
 
 
 def read_results(path: Path) -> list[PhaseResult]:
-    """Read what :func:`write_results` wrote."""
     return [PhaseResult(_from_hex(result["outputs"]), result["cycles"], result["taken_at"],
                         _from_hex(result["seen"]), result["seen_at"])
             for result in json.loads(path.read_text())]

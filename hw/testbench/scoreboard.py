@@ -78,11 +78,9 @@ class Checks:
 
     @property
     def first(self) -> Difference | None:
-        """The first difference, if there is one."""
         return self.reference.first or self.onnx.first
 
     def as_dict(self) -> dict[str, int]:
-        """The counts as plain data, for JSON."""
         return {"reference_values": self.reference.values,
                 "reference_mismatches": self.reference.mismatches,
                 "onnx_values": self.onnx.values, "onnx_mismatches": self.onnx.mismatches}

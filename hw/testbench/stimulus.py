@@ -39,7 +39,6 @@ class Activations:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the text."""
         return len(self.text)
 
 
@@ -94,12 +93,10 @@ class PhaseBuilder:
                     for field, value in values.items() if isinstance(value, np.ndarray))
         packed = {}
         for field, value in values.items():
-            elements = np.zeros(count * self._ports.fields[stream][field].elements, dtype=np.int64)
-            if isinstance(value, np.ndarray):
-                elements[:value.size] = value
-            else:
-                elements[:] = value
-            packed[field] = elements.reshape(count, -1)
+            size = count * self._ports.fields[stream][field].elements
+            packed[field] = (np.pad(value, (0, size - value.size))
+                             if isinstance(value, np.ndarray) else np.full(size, value)
+                             ).reshape(count, -1)
         self._inputs.setdefault(stream, []).extend(
             pack_words(self._ports.fields[stream], packed))
 
@@ -200,11 +197,9 @@ def _width(ports: UnitPorts, stream: str) -> int:
 def _bits_of(expected: ExpectedTensor) -> tuple[list[int], list[int]]:
     """The bits that a tensor has in each of its words, and which bits those are."""
     bits = expected.bits
-    values = np.zeros(expected.words * bits.elements, dtype=np.int64)
-    known = np.zeros(values.size, dtype=np.int64)
-    values[:expected.reference.size] = expected.reference
-    known[:expected.reference.size] = -1
-    packed = [to_ints(to_bits(each.reshape(expected.words, bits.elements), bits.element_bits))
-              for each in (values, known)]
+    rest = expected.words * bits.elements - expected.reference.size
+    packed = [to_ints(to_bits(np.pad(each, (0, rest)).reshape(expected.words, bits.elements),
+                              bits.element_bits))
+              for each in (expected.reference, np.full(expected.reference.size, -1))]
     found = [[word << bits.low for word in words] for words in packed]
     return found[0], found[1]

@@ -40,7 +40,6 @@ class GluParams:
 
     @property
     def looks_up_silu(self) -> bool:
-        """Whether ``silu(gate)`` comes from a table of its own."""
         return self.silu_table and not self.profile.sigmoid_step_bits
 
     @property

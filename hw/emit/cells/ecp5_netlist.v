@@ -2,7 +2,7 @@
 // of and has no model of: block RAM, multiplier, pads. Names, ports, parameters and their defaults
 // are those of the cells; what a cell does besides is not modelled: no timing, no global set/reset,
 // and for the block RAM and the multiplier only what the comment above each says. A parameter or
-// port that is not modelled is missing here, or stops the simulation, rather than being ignored.
+// port that is not modelled is missing here, which stops a simulator, rather than being ignored.
 //
 // Plain Verilog-2001, for Verilator and Icarus Verilog. Start values are those after the bitstream
 // was loaded.
@@ -198,9 +198,9 @@ module DP16KD (
 endmodule
 
 // Multiplier of 18 by 18 bits, each operand signed or not, with a register for each operand and
-// its sign, one in the middle and one at the end; each is left out, or has one of four clocks,
-// enables and resets. Not modelled: the operand C, the shift chain (SRI, SRO, SOURCE) and the
-// copies of the operands (RO) that the adder beside it would take.
+// its sign, and one at the end; each is left out, or has one of four clocks, enables and resets,
+// synchronous ones. Not modelled: the register in the middle, the operand C, the shift chain (SRI,
+// SRO, SOURCE) and the copies of the operands (RO) that the adder beside it would take.
 module MULT18X18D (
     input A17, A16, A15, A14, A13, A12, A11, A10, A9, A8, A7, A6, A5, A4, A3, A2, A1, A0,
     input B17, B16, B15, B14, B13, B12, B11, B10, B9, B8, B7, B6, B5, B4, B3, B2, B1, B0,
@@ -212,25 +212,12 @@ module MULT18X18D (
   );
   parameter REG_INPUTA_CLK = "NONE", REG_INPUTA_CE = "CE0", REG_INPUTA_RST = "RST0";
   parameter REG_INPUTB_CLK = "NONE", REG_INPUTB_CE = "CE0", REG_INPUTB_RST = "RST0";
-  parameter REG_INPUTC_CLK = "NONE", REG_INPUTC_CE = "CE0", REG_INPUTC_RST = "RST0";
-  parameter REG_PIPELINE_CLK = "NONE", REG_PIPELINE_CE = "CE0", REG_PIPELINE_RST = "RST0";
   parameter REG_OUTPUT_CLK = "NONE", REG_OUTPUT_CE = "CE0", REG_OUTPUT_RST = "RST0";
-  parameter CLK0_DIV = "ENABLED", CLK1_DIV = "ENABLED";
-  parameter CLK2_DIV = "ENABLED", CLK3_DIV = "ENABLED";
-  parameter HIGHSPEED_CLK = "NONE", GSR = "ENABLED", CAS_MATCH_REG = "FALSE";
-  parameter SOURCEB_MODE = "B_SHIFT", MULT_BYPASS = "DISABLED", RESETMODE = "SYNC";
 
   // The last character of "CLK2", "CE2" or "RST2" says which: '0' is 48.
   function pick (input [7:0] last, input [3:0] four);
     pick = four[last[1:0]];
   endfunction
-  initial
-    if (MULT_BYPASS != "DISABLED" || SOURCEB_MODE != "B_SHIFT" || HIGHSPEED_CLK != "NONE"
-        || CLK0_DIV != "ENABLED" || CLK1_DIV != "ENABLED" || CLK2_DIV != "ENABLED"
-        || CLK3_DIV != "ENABLED") begin
-      $display("Error: %m: MULT18X18D has a parameter that is not modelled");
-      $finish;
-    end
   wire [17:0] a = {
       A17, A16, A15, A14, A13, A12, A11, A10, A9, A8, A7, A6, A5, A4, A3, A2, A1, A0};
   wire [17:0] b = {
@@ -240,11 +227,11 @@ module MULT18X18D (
   wire [3:0] resets = {RST3, RST2, RST1, RST0};
 
   wire [18:0] registered_a, registered_b;
-  STERNA_ECP5_REGISTER #(.WIDTH(19), .RESETMODE(RESETMODE)) input_a (
+  STERNA_ECP5_REGISTER #(.WIDTH(19)) input_a (
     .clock(REG_INPUTA_CLK != "NONE" && pick(REG_INPUTA_CLK, clocks)),
     .reset(pick(REG_INPUTA_RST, resets)), .enable(pick(REG_INPUTA_CE, enables)),
     .in({SIGNEDA, a}), .out(registered_a));
-  STERNA_ECP5_REGISTER #(.WIDTH(19), .RESETMODE(RESETMODE)) input_b (
+  STERNA_ECP5_REGISTER #(.WIDTH(19)) input_b (
     .clock(REG_INPUTB_CLK != "NONE" && pick(REG_INPUTB_CLK, clocks)),
     .reset(pick(REG_INPUTB_RST, resets)), .enable(pick(REG_INPUTB_CE, enables)),
     .in({SIGNEDB, b}), .out(registered_b));
@@ -255,20 +242,15 @@ module MULT18X18D (
   wire signed [37:0] operand_b = {{20{taken_b[18] & taken_b[17]}}, taken_b[17:0]};
   wire signed [37:0] product = operand_a * operand_b;
 
-  wire [35:0] registered_product, registered_result;
-  STERNA_ECP5_REGISTER #(.WIDTH(36), .RESETMODE(RESETMODE)) pipeline (
-    .clock(REG_PIPELINE_CLK != "NONE" && pick(REG_PIPELINE_CLK, clocks)),
-    .reset(pick(REG_PIPELINE_RST, resets)), .enable(pick(REG_PIPELINE_CE, enables)),
-    .in(product[35:0]), .out(registered_product));
-  wire [35:0] middle = REG_PIPELINE_CLK == "NONE" ? product[35:0] : registered_product;
-  STERNA_ECP5_REGISTER #(.WIDTH(36), .RESETMODE(RESETMODE)) result (
+  wire [35:0] registered_result;
+  STERNA_ECP5_REGISTER #(.WIDTH(36)) result (
     .clock(REG_OUTPUT_CLK != "NONE" && pick(REG_OUTPUT_CLK, clocks)),
     .reset(pick(REG_OUTPUT_RST, resets)), .enable(pick(REG_OUTPUT_CE, enables)),
-    .in(middle), .out(registered_result));
+    .in(product[35:0]), .out(registered_result));
   assign {
       P35, P34, P33, P32, P31, P30, P29, P28, P27, P26, P25, P24, P23, P22, P21, P20, P19, P18,
       P17, P16, P15, P14, P13, P12, P11, P10, P9, P8, P7, P6, P5, P4, P3, P2, P1, P0} =
-      REG_OUTPUT_CLK == "NONE" ? middle : registered_result;
+      REG_OUTPUT_CLK == "NONE" ? product[35:0] : registered_result;
 endmodule
 
 // Pads, without their electrical parameters.

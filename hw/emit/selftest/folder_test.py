@@ -42,7 +42,6 @@ class VectorPhase:
     masks: Mapping[str, Sequence[int]] = field(default_factory=dict)
     # values of plain input ports from the reset on; 0 of one that is not named
     levels: Mapping[str, int] = field(default_factory=dict)
-    pulse: Sequence[str] = ()  # plain input ports that are high for one cycle before the first word
 
     def __post_init__(self) -> None:
         if not any(self.outputs.values()):
@@ -74,9 +73,8 @@ def vectors_text(vectors: Vectors) -> str:
                 for stream, words in streams.items()}
 
     phases = [
-        {"name": phase.name, "levels": dict(phase.levels), "pulse": list(phase.pulse),
-         "inputs": plain(phase.inputs), "outputs": plain(phase.outputs),
-         "masks": plain(phase.masks)} for phase in vectors.phases]
+        {"name": phase.name, "levels": dict(phase.levels), "inputs": plain(phase.inputs),
+         "outputs": plain(phase.outputs), "masks": plain(phase.masks)} for phase in vectors.phases]
     return json.dumps({"patience": vectors.patience, "phases": phases}, indent=1) + "\n"
 
 

@@ -75,10 +75,8 @@ async def run_phase(
 
 def _streams(unit: dict[str, Any], direction: str) -> list[str]:
     """The streams whose payload is an input, or an output."""
-    return [stream for stream in unit["payloads"]
-            if {"name": f"{stream}__payload", "direction": direction}.items()
-            <= next(port for port in unit["ports"]
-                    if port["name"] == f"{stream}__payload").items()]
+    ports = {port["name"] for port in unit["ports"] if port["direction"] == direction}
+    return [stream for stream in unit["payloads"] if f"{stream}__payload" in ports]
 
 
 def _levels(unit: dict[str, Any]) -> list[str]:
@@ -101,10 +99,6 @@ async def _reset(dut: Any, unit: dict[str, Any], phase: dict[str, Any]) -> None:
     await RisingEdge(dut.clk)       # one cycle is enough
     dut.rst.value = 0
     await RisingEdge(dut.clk)
-    for level in (1, 0) if phase["pulse"] else ():
-        for name in phase["pulse"]:
-            getattr(dut, name).value = level
-        await RisingEdge(dut.clk)
 
 
 async def _exchange(

@@ -32,7 +32,14 @@ def mac_design(model: QuantizedModel, params: MacParams) -> UnitDesign:
     ``weights.hex`` holds one weight word per line (the low bits of the payload of
     ``beats``), all projections in the order of use; ``params.json`` says where each begins.
     """
-    words, index = packed_weights(model, params)
+    index: dict[str, dict[str, int]] = {}
+    words: list[int] = []
+    for name, projection in model.projections.items():
+        packed = pack_projection(projection.weight, params)
+        matrix_rows, columns = projection.weight.shape
+        index[name] = {"first_line": len(words), "lines": len(packed),
+                       "rows": matrix_rows, "columns": columns}
+        words += packed
     digits = -(-params.word_bits // 4)
     return UnitDesign(
         TernaryMacArray(params), "ternary_mac_array",
@@ -44,21 +51,6 @@ def mac_design(model: QuantizedModel, params: MacParams) -> UnitDesign:
         sections=_sections(params),
         extra={"weights": {"file": WEIGHTS_FILE, "lines": len(words), "projections": index}},
         extra_files={WEIGHTS_FILE: "".join(f"{word:0{digits}x}\n" for word in words)})
-
-
-def packed_weights(
-    model: QuantizedModel, params: MacParams,
-) -> tuple[list[int], dict[str, dict[str, int]]]:
-    """Return the weight words of every projection in the order of use, and where each begins."""
-    index: dict[str, dict[str, int]] = {}
-    words: list[int] = []
-    for name, projection in model.projections.items():
-        packed = pack_projection(projection.weight, params)
-        matrix_rows, columns = projection.weight.shape
-        index[name] = {"first_line": len(words), "lines": len(packed),
-                       "rows": matrix_rows, "columns": columns}
-        words += packed
-    return words, index
 
 
 def _sections(params: MacParams) -> str:

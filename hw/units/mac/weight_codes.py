@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-import numpy as np
 from amaranth.lib import enum
 
-__all__ = ["PAIRS", "PAIR_BITS", "TRITS", "Trit", "pack", "unpack"]
+__all__ = ["PAIRS", "PAIR_BITS", "TRITS", "Trit"]
 
 
 class Trit(enum.Enum, shape=2):  # type: ignore[call-arg]  # shape is for Amaranth's metaclass
@@ -39,43 +38,3 @@ TRITS: Combinations = {0: (0,), 1: (1,), 3: (-1,)}
 PAIRS: Combinations = {
     0: (0, 0), 1: (1, 0), 2: (-1, 0), 3: (0, 1), 4: (0, -1),
     9: (1, 1), 10: (-1, -1), 11: (-1, 1), 12: (1, -1)}
-
-
-def pack(weight: np.ndarray, combinations: Combinations) -> np.ndarray:
-    """Return the codes of -1, 0 and 1 ``[..., columns]``; uint8 ``[..., codes]``.
-
-    Columns are filled up with zeros to whole combinations.
-
-    >>> pack(np.array([0, 1, -1]), TRITS).tolist()
-    [0, 1, 3]
-    >>> pack(np.array([1, 0, -1, 1, 0]), PAIRS).tolist()
-    [1, 11, 0]
-    """
-    weight = np.asarray(weight)
-    if not np.isin(weight, (-1, 0, 1)).all():
-        raise ValueError("weights must be -1, 0 or 1")
-    size = len(combinations[0])
-    places = 3 ** np.arange(size)
-    codes = np.zeros(3 ** size, dtype=np.uint8)
-    for code, trits in combinations.items():
-        codes[(np.array(trits) + 1) @ places] = code
-    filling = [(0, 0)] * (weight.ndim - 1) + [(0, -weight.shape[-1] % size)]
-    padded = np.pad(weight.astype(np.int64), filling).reshape(*weight.shape[:-1], -1, size)
-    return codes[(padded + 1) @ places]
-
-
-def unpack(codes: np.ndarray, columns: int, combinations: Combinations) -> np.ndarray:
-    """Undo :func:`pack`; int8 ``[..., columns]``."""
-    codes, size = np.asarray(codes), len(combinations[0])
-    if codes.ndim < 1 or codes.shape[-1] != -(-columns // size):
-        raise ValueError(
-            f"{columns} columns take {-(-columns // size)} codes, got shape {codes.shape}")
-    bad = codes[~np.isin(codes, list(combinations))]
-    if bad.size:
-        raise ValueError(f"code {bad.flat[0]} is none of {', '.join(map(str, combinations))}")
-    trits = np.zeros((max(combinations) + 1, size), dtype=np.int8)
-    trits[list(combinations)] = list(combinations.values())
-    flat = trits[codes].reshape(*codes.shape[:-1], -1)
-    if flat[..., columns:].any():
-        raise ValueError("the filling after the last column is not zero")
-    return flat[..., :columns]

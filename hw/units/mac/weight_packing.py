@@ -15,7 +15,7 @@ import numpy as np
 from sterna.hw.parts.bits import to_bits, to_ints
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_params import MacParams
-from sterna.hw.units.mac.weight_codes import PAIRS, TRITS, pack, unpack
+from sterna.hw.units.mac.weight_codes import PAIRS, TRITS
 
 __all__ = ["CODES", "beat_payloads", "pack_projection", "row_codes", "row_trits"]
 
@@ -28,15 +28,41 @@ CODES = {
 def row_codes(trits: np.ndarray, style: ArrayStyle) -> np.ndarray:
     """Return the codes of weights ``[..., cols]``, as a row takes them in a beat; uint8.
 
+    Columns are filled up with zeros to whole codes.
+
     >>> row_codes(np.array([1, -1, -1, 1]), ArrayStyle.GENERIC).tolist()
     [1, 3, 3, 1]
+    >>> row_codes(np.array([1, 0, -1, 1, 0]), ArrayStyle.XC7_PAIR).tolist()
+    [1, 11, 0]
     """
-    return pack(trits, CODES[style])
+    trits = np.asarray(trits)
+    if not np.isin(trits, (-1, 0, 1)).all():
+        raise ValueError("weights must be -1, 0 or 1")
+    size = len(CODES[style][0])
+    places = 3 ** np.arange(size)
+    codes = np.zeros(3 ** size, dtype=np.uint8)
+    for code, combination in CODES[style].items():
+        codes[(np.array(combination) + 1) @ places] = code
+    filling = [(0, 0)] * (trits.ndim - 1) + [(0, -trits.shape[-1] % size)]
+    padded = np.pad(trits.astype(np.int64), filling).reshape(*trits.shape[:-1], -1, size)
+    return codes[(padded + 1) @ places]
 
 
 def row_trits(codes: np.ndarray, cols: int, style: ArrayStyle) -> np.ndarray:
     """Undo :func:`row_codes`; int8 ``[..., cols]``."""
-    return unpack(codes, cols, CODES[style])
+    combinations = CODES[style]
+    codes, size = np.asarray(codes), len(combinations[0])
+    if codes.ndim < 1 or codes.shape[-1] != -(-cols // size):
+        raise ValueError(f"{cols} columns take {-(-cols // size)} codes, got shape {codes.shape}")
+    bad = codes[~np.isin(codes, list(combinations))]
+    if bad.size:
+        raise ValueError(f"code {bad.flat[0]} is none of {', '.join(map(str, combinations))}")
+    trits = np.zeros((max(combinations) + 1, size), dtype=np.int8)
+    trits[list(combinations)] = list(combinations.values())
+    flat = trits[codes].reshape(*codes.shape[:-1], -1)
+    if flat[..., cols:].any():
+        raise ValueError("the filling after the last column is not zero")
+    return flat[..., :cols]
 
 
 def pack_projection(weight: np.ndarray, params: MacParams) -> list[int]:
@@ -53,9 +79,9 @@ def pack_projection(weight: np.ndarray, params: MacParams) -> list[int]:
         raise ValueError(f"weight must be a matrix, got shape {weight.shape}")
     _check_columns(weight.shape[1], params)
     groups, beats = params.groups(weight.shape[0]), params.beats_per_group(weight.shape[1])
-    padded = np.zeros((groups * params.rows, beats * params.cols), dtype=np.int8)
-    padded[:weight.shape[0], :weight.shape[1]] = weight
-    tiles = padded.reshape(groups, params.rows, beats, params.cols)
+    tiles = np.pad(weight, (
+        (0, -weight.shape[0] % params.rows), (0, -weight.shape[1] % params.cols),
+    )).reshape(groups, params.rows, beats, params.cols)
     counts = np.zeros((groups, beats, params.rows), dtype=np.int64)
     counts[:, 0] = (tiles == -1).sum(axis=(-2, -1))
     last = np.zeros((groups, beats, 1), dtype=np.int64)
@@ -92,8 +118,7 @@ def beat_payloads(
         raise ValueError(
             f"{acts.size} activations take {beats} beats per group, and {len(words)} words "
             f"are not whole groups")
-    padded = np.zeros((beats, params.cols), dtype=np.int64)
-    padded.reshape(-1)[:acts.size] = acts
+    padded = np.pad(acts, (0, -acts.size % params.cols)).reshape(beats, params.cols)
     offset = params.beat_layout["acts"].offset
     high = [value << offset for value in to_ints(to_bits(padded, params.act_bits))]
     return [word | high[index % beats] for index, word in enumerate(words)]

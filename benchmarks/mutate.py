@@ -18,27 +18,13 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from mutated_units import UNITS
 
 from sterna.cli.terminal.tables import Table
-from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import YosysError, run_yosys
-from sterna.model.config import ModelConfig
-from sterna.model.profile import S16
-from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.synthetic import random_model
 from sterna.sim.testing.run import run_cocotb
-
-_MODEL = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=16), S16, seed=3)
-# With as many states as let a beat come in every cycle.
-_WIDER = random_model(ModelConfig(d=16, layers=1, dff=12, vocab=16), S16, seed=3)
-UNITS: dict[str, tuple[QuantizedModel, str, dict[str, Any]]] = {
-    "mac": (_MODEL, "mac", {"rows": 2, "cols": 5}),
-    "mlgru": (_WIDER, "mlgru", {"lanes": 2}),
-    "glu": (_MODEL, "glu", {"lanes": 2}),
-}
-"""By name: the model, the unit, its sizes."""
 
 _SELECT = "mutant"
 _BENCH = f"""
@@ -52,11 +38,15 @@ from cocotb.clock import Clock
 from cocotb.triggers import SimTimeoutError, with_timeout
 from cocotb.utils import get_sim_time
 
+sink = own.StreamSink
+
 
 @cocotb.test()
 async def every_mutant(dut):
     unit, vectors = (json.loads((own.FOLDER / name).read_text())
                      for name in ("params.json", "vectors.json"))
+    if not json.loads(os.environ["STERNA_WAITS"]):
+        own.StreamSink = lambda dut, name, pause, rng, phase, shy: sink(dut, name, None, rng, phase)
     Clock(dut.clk, 10, unit="ns").start()
     missed, patience = [], 1e9
     for mutant in [0, *json.loads(os.environ["STERNA_MUTANTS"])]:
@@ -65,7 +55,8 @@ async def every_mutant(dut):
             for phase in vectors["phases"]:
                 phase["levels"]["{_SELECT}"] = mutant
                 await with_timeout(own.run_phase(
-                    dut, unit, phase, 300, own.Pause(0.5), random.Random(1)), patience, "ns")
+                    dut, unit, phase, vectors["patience"], own.Pause(0.5), random.Random(1)),
+                    patience, "ns")
             missed.append(mutant)
         # It may say too much for ever, or something undefined.
         except (AssertionError, SimTimeoutError, ValueError):
@@ -95,8 +86,8 @@ class Outcome:
         return self.caught / max(self.mutants - len(self.same), 1)
 
 
-def plant(emitted: EmittedUnit, count: int, seed: int) -> dict[int, str]:
-    """Put mutants into the Verilog of a folder; return their commands by number."""
+def plant(emitted: EmittedUnit, cells: str, count: int, seed: int) -> dict[int, str]:
+    """Put mutants of some cells into the Verilog of a folder; return their commands by number."""
     folder, top = emitted.folder, emitted.module
     bits = (2 * count).bit_length()
     sources = " ".join(path.name for path in emitted.sources)
@@ -106,9 +97,10 @@ def plant(emitted: EmittedUnit, count: int, seed: int) -> dict[int, str]:
         proc
         flatten
         memory_collect
+        opt_merge
         opt_clean
         write_rtlil plain.il
-        mutate -list {2 * count} -seed {seed} -ctrl {_SELECT} {bits} 1 -o mutants.txt
+        mutate -list {2 * count} -seed {seed} -ctrl {_SELECT} {bits} 1 -o mutants.txt {cells}
     """)
     # Clocks stay what they are, and a memory that is read at once is always enabled. The output of
     # a register is the input of others, and stays what tells the registers of two circuits apart.
@@ -118,7 +110,6 @@ def plant(emitted: EmittedUnit, count: int, seed: int) -> dict[int, str]:
     run_yosys(folder, f"""
         read_rtlil plain.il
         script mutate.ys
-        write_rtlil mutated.il
         write_verilog -noattr -noparallelcase {emitted.verilog_path.name}
     """)
     manifest = json.loads((folder / "params.json").read_text())
@@ -127,60 +118,140 @@ def plant(emitted: EmittedUnit, count: int, seed: int) -> dict[int, str]:
     return {int(re.search(rf"-ctrl {_SELECT} \d+ (\d+)", line)[1]): line for line in commands}
 
 
-def is_same(emitted: EmittedUnit, mutant: int) -> bool:
-    """Whether a mutant is proven to be the same circuit as the unit."""
-    *ports, select = json.loads((emitted.folder / "params.json").read_text())["ports"]
-    declared = ", ".join(
-        f"{port['direction']} [{port['width'] - 1}:0] {port['name']}" for port in ports)
-    connected = ", ".join(f".{port['name']}({port['name']})" for port in ports)
-    sides = "".join(
-        f"module {side}({declared});\n  {emitted.module} unit({connected}, "
-        f".{_SELECT}({select['width']}'d{number}));\nendmodule\n"
-        for side, number in (("gold", 0), ("gate", mutant)))
-    (emitted.folder / "sides.v").write_text(sides)
-    # Registers become inputs and outputs, bit by bit, once those that nothing depends on are gone:
-    # what a cycle does is compared. Products are left whole, so that equal ones are merged.
-    script = f"""
-        read_rtlil mutated.il
-        read_verilog sides.v
-        flatten gold gate
-        delete {emitted.module}
-        memory_map
-        opt -full
-        dffunmap
-        select t:$mul %n
-        techmap
-        select -clear
-        opt -full -nodffe -nosdff
-        splitnets
-        clean -purge
-        expose -dff -evert-dff
-        miter -equiv -flatten gold gate miter
-        hierarchy -top miter
-        opt -full
-        sat -timeout 20 -prove trigger 0 miter
-    """
+# Registers become inputs and outputs, bit by bit: what a cycle does is compared. {} is for a look
+# at which of them anything depends on.
+_CUT = """
+    memory_map
+    dffunmap
+    simplemap t:$dff
+    {}
+    opt_clean
+    splitnets
+    opt_clean -purge
+    expose -dff -evert-dff
+"""
+_USED = """
+    select t:$mul %n
+    techmap
+    select -clear
+    opt_expr -full
+    opt_clean
+    opt_expr -full
+"""
+# Products are left whole, so that equal ones are merged.
+_COMPARE = """
+    miter -equiv -flatten gold gate miter
+    hierarchy -top miter
+    opt -full
+    select t:$mul %n
+    techmap
+    select -clear
+    opt -full
+    write_rtlil miter.il
+    sat -timeout 20 -prove trigger 0 miter
+"""
+_PROVEN = "SAT proof finished - no model found: SUCCESS!"
+_OUTPUT = re.compile(r" output \d+ (\S+)$", re.M)
+_HISTORY = 5
+"""Cycles that a state is computed from, of any state before, to see whether it is reached."""
+
+
+def is_same(emitted: EmittedUnit, command: str) -> bool:
+    """Whether a mutant is proven to be the same circuit as the unit: from register to register,
+    in every state, or in every state that the unit is in some cycles after another."""
+    folder, top = emitted.folder, emitted.module
+    if not (folder / "used.il").exists():
+        _cut_registers(emitted, "used", look=_USED)
+        _cut_registers(emitted, "gold")
+    gold = (folder / "gold.il").read_text()
+    cell = re.search(r"-cell (\S+)", command)[1]
+    change = re.sub(r" -(ctrl \S+ \S+ \S+|(module|src|wire|wirebit) \S+)", "", command)
+    if f" {cell}\n" in gold:        # only what depends on it
+        sides = f"""
+            read_rtlil gold.il
+            select -set cone gold/c:{cell} %co*
+            delete -output gold/o:* @cone %d
+            opt_clean -purge
+            copy gold gate
+            {change} -module gate
+        """
+    else:       # of a register, or a memory
+        _cut_registers(emitted, "gate", f"{change} -module {top}")
+        sides = """
+            read_rtlil gold.il
+            read_rtlil gate.il
+        """
     try:
-        log = run_yosys(emitted.folder, script)
+        if _PROVEN in run_yosys(folder, sides + _COMPARE):
+            return True
     except YosysError:      # a register is constant in one of the two, and left out there
         return False
-    return "SAT proof finished - no model found: SUCCESS!" in log
+    (folder / "history.v").write_text(_with_registers(gold, (folder / "miter.il").read_text()))
+    return _PROVEN in run_yosys(folder, f"""
+        read_rtlil gold.il
+        read_rtlil miter.il
+        read_verilog history.v
+        hierarchy -top history
+        proc
+        flatten
+        setattr -unset init w:*
+        opt_clean -purge
+        opt
+        sat -timeout 60 -seq {_HISTORY} -prove-skip {_HISTORY - 1} -prove trigger 0 history
+    """)
+
+
+def _cut_registers(emitted: EmittedUnit, name: str, change: str = "", look: str = "") -> None:
+    """Write a unit whose registers are inputs, and those outputs that something depends on."""
+    path = emitted.folder / f"{name}.il"
+    run_yosys(emitted.folder, f"""
+        read_rtlil plain.il
+        {change}
+        {_CUT.format(look)}
+        rename {emitted.module} {name}
+        write_rtlil {path.name}
+    """)
+    used = set(_OUTPUT.findall((emitted.folder / "used.il").read_text()))
+    path.write_text(_OUTPUT.sub(
+        lambda found: found[0] if found[1] in used else f" {found[1]}", path.read_text()))
+
+
+def _with_registers(gold: str, miter: str) -> str:
+    """Verilog of a unit that has its registers again, and of a miter of what they are."""
+    inputs = re.findall(r"^  wire (?:width (\d+) )?input \d+ \\(\S+)$", gold, re.M)
+    states = [name[:-2] for _, name in inputs if name.endswith(".q")]
+    declared = [f"input [{int(width or 1) - 1}:0] {name}"
+                for width, name in inputs if not name.endswith(".q")]
+    nets = {name: name for _, name in inputs} | {
+        f"{name}.q": f"q[{at}]" for at, name in enumerate(states)}
+    ends = {name: f"d[{at}]" for at, name in enumerate(states)}
+    return f"""
+        module history({', '.join(declared)}, output trigger);
+        reg [{len(states) - 1}:0] q;
+        wire [{len(states) - 1}:0] d;
+        always @(posedge clk) q <= d;
+        gold unit({', '.join([*(f'.{chr(92)}{name} ({net})' for name, net in nets.items()),
+                              *(f'.{chr(92)}{name}.d ({net})' for name, net in ends.items())])});
+        miter check({', '.join(f'.{chr(92)}in_{name} ({net})' for name, net in nets.items())},
+            .trigger(trigger));
+        endmodule
+    """
 
 
 def mutate(name: str, count: int, seed: int = 1) -> Outcome:
     """Run the bench of a unit on so many mutants."""
-    model, unit, sizes = UNITS[name]
     with tempfile.TemporaryDirectory(prefix="sterna-mutate-") as place:
-        emitted = emit_verilog(model, unit, Path(place) / "unit", **sizes)
-        commands = plant(emitted, count, seed)
+        unit = UNITS[name]
+        emitted = unit.emit(Path(place) / "unit")
+        commands = plant(emitted, unit.cells, count, seed)
         test = f"test_{emitted.module}"
         bench = emitted.folder / "mutants_bench.py"
         bench.write_text(_BENCH.format(test=test))
         work = Path(place) / "work"
-        run_cocotb(emitted.folder, bench, work=work,
-                   environment={"STERNA_MUTANTS": json.dumps(list(commands))})
+        run_cocotb(emitted.folder, bench, work=work, environment={
+            "STERNA_MUTANTS": json.dumps(list(commands)), "STERNA_WAITS": json.dumps(unit.waits)})
         left = json.loads((work / "missed.json").read_text())
-        same = {mutant for mutant in left if is_same(emitted, mutant)}
+        same = {mutant for mutant in left if is_same(emitted, commands[mutant])}
     return Outcome(len(commands), [commands[each] for each in left if each in same],
                    [commands[each] for each in left if each not in same])
 

@@ -11,8 +11,9 @@ with pytest.MonkeyPatch.context() as patch:
     import mutate as command
 
 
-def test_a_sample_of_mutants_is_noticed_or_proven_the_same_circuit():
-    found = command.mutate("mac", 24, seed=2)
+@pytest.mark.parametrize("name", ["mac", "requantizer"])
+def test_a_sample_of_mutants_is_noticed_or_proven_the_same_circuit(name):
+    found = command.mutate(name, 24, seed=2)
     assert found.mutants == 24
     assert found.missed == []
     assert found.caught >= 20

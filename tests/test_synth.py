@@ -23,7 +23,8 @@ from sterna.hw.core.core_product import core_params
 from sterna.hw.core.cycle_model import cycles_per_token
 from sterna.hw.emit.tools import run_yosys
 from sterna.hw.emit.verilog import write_verilog
-from sterna.hw.flow.fit import FITTING, FitError, block_rams, core_rams
+from sterna.hw.flow.estimate import block_rams, core_rams
+from sterna.hw.flow.fit import FITTING, FitError
 from sterna.hw.flow.place_route import RouterPhase, pack
 from sterna.hw.flow.synth import synth
 from sterna.hw.flow.synth_report import SeedRun, part_of

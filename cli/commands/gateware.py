@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from sterna.cli.terminal.options import (
     check_file,
     check_folder,
     choose,
+    complete_target,
     refuse,
 )
 from sterna.cli.terminal.tables import Table
@@ -29,8 +31,9 @@ from sterna.model.quantized import QuantizedModel, load_model
 from sterna.sim.bench.runner import Engine, Simulator
 
 if TYPE_CHECKING:
-    from sterna.hw.core.core_params import Limits
+    from sterna.hw.core.core_params import CoreParams, Limits
     from sterna.hw.core.cycle_report import CycleReport
+    from sterna.hw.flow.target import FpgaTarget, Resource
     from sterna.sim.core.simulate import CoreReport
     from sterna.sim.simulate import SimulationReport
 
@@ -284,8 +287,9 @@ def report(
         help="A shape without weights: micro, nano, tiny or small.")] = None,
     profile: Annotated[str | None, typer.Option(
         help="With --config: numeric profile, S16 (default) or C12.")] = None,
-    rows: Annotated[int, typer.Option(help="Rows computed in parallel.")] = 8,
-    cols: Annotated[int, typer.Option(help="Columns per beat.")] = 64,
+    rows: Annotated[int | None, typer.Option(
+        help="Rows computed in parallel. Default: 8.")] = None,
+    cols: Annotated[int | None, typer.Option(help="Columns per beat. Default: 64.")] = None,
     sequences: Annotated[int, typer.Option(
         help="Sequences that share each weight word, a power of two.")] = 1,
     quant_lanes: Annotated[int, typer.Option(
@@ -301,6 +305,14 @@ def report(
     board: Annotated[str | None, typer.Option(
         help="Take the memory of this board, and the narrowest port for all of its bandwidth: "
              "arty-a7, kv260, u250, u280 or ulx3s.")] = None,
+    target: Annotated[str | None, typer.Option(
+        help="Also estimate the area on ecp5-85k, ecp5-25k, ice40-up5k or ice40-hx8k.",
+        autocompletion=complete_target)] = None,
+    lut: Annotated[int | None, typer.Option(
+        help="With --target: choose the fastest core of so many LUTs at most.")] = None,
+    period: Annotated[float | None, typer.Option(
+        metavar="CYCLES", help="With --target: choose the smallest core that takes no more cycles "
+                               "per token.")] = None,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", metavar="FILE.html", help="Write the report as a page.")] = None,
     quiet: QuietOption = False,
@@ -316,7 +328,11 @@ def report(
     from sterna.hw.core.core_params import CoreParams
     from sterna.hw.core.cycle_model import MemoryTiming
     from sterna.hw.core.cycle_report import check_clock, cycle_report
+    from sterna.hw.flow.estimate import estimated, sizes_of
+    from sterna.hw.flow.fit import options_text
+    from sterna.hw.flow.target import TARGETS, style_for
     from sterna.hw.memory.board_memory import BOARD_BANDWIDTHS, narrowest_port
+    from sterna.hw.units.mac.array_style import ArrayStyle
     check_file(output, suffix=".html")
     if clock_mhz is not None:
         check_clock(clock_mhz)
@@ -330,14 +346,34 @@ def report(
         if clock_mhz is None or not port_bits:
             raise ValueError("--memory is of a core with --port-bits, at a --clock-mhz")
         timing = MemoryTiming.of_bandwidth(memory, clock_mhz, port_bits)
+    if target is None:
+        refuse("goes with a --target", lut=lut, period=period)
+    device = None if target is None else TARGETS[choose("--target", target, TARGETS)]
     limits, shape = _limits(model, config, profile)
-    params = CoreParams(limits, rows, cols, sequences=sequences, quant_lanes=quant_lanes,
-                        port_bits=port_bits)
     with Stages(quiet) as stage:
+        if device is not None and (lut is not None or period is not None):
+            refuse("does not go with --lut and --period: they choose the sizes", rows=rows,
+                   cols=cols, quant_lanes=quant_lanes, port_bits=port_bits)
+            stage("look for a core")
+            params = _folded(limits, shape, device, sequences, lut, period)
+        else:
+            params = CoreParams(
+                limits, rows or 8, cols or 64, sequences=sequences, quant_lanes=quant_lanes,
+                port_bits=port_bits, style=ArrayStyle.GENERIC if device is None else
+                style_for(device))
         stage("run the cycle model", quick=True)
         found = cycle_report(params, shape, timing)
     name = model or f"{config} (no weights)"
     data = {"model": model, **found.as_dict(clock_mhz)}
+    area = None
+    if device is not None:
+        needed = estimated(params, device)
+        if needed is None:
+            raise ValueError(f"there is no estimate for this core on {device.name}: none of its "
+                             f"kind was measured")
+        data["area"] = {"target": device.name, **{each.value: count
+                                                  for each, count in needed.items()}}
+        area = _area_table(device, needed)
     if output is not None:
         from sterna.cli.reports.hardware_page import write_hardware_report
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -346,9 +382,34 @@ def report(
         print_json(data)
     else:
         _print_report(name, found, clock_mhz)
+        if area is not None:
+            out.print()
+            area.print()
+            out.print(f"sizes: {options_text(sizes_of(params))}")
         if output is not None:
             out.print(f"\nreport: {output}")
     return 0
+
+
+def _folded(
+    limits: Limits, shape: ModelConfig, target: FpgaTarget, sequences: int, lut: int | None,
+    period: float | None,
+) -> CoreParams:
+    """The core that --lut or --period ask for."""
+    from sterna.hw.flow.estimate import fold
+    found = fold(limits, shape, target, sequences=sequences, lut=lut, period=period)
+    if found is None:
+        wanted = [*([f"{lut:,} LUTs"] if lut is not None else []),
+                  *([f"{period:g} cycles per token"] if period is not None else [])]
+        raise ValueError(f"no core on {target.name} is known to take {' and '.join(wanted)} at "
+                         f"most")
+    return found
+
+
+def _area_table(target: FpgaTarget, needed: Mapping[Resource, int]) -> Table:
+    return Table(f"estimated area on {target.name}", ("", "needed", "available"), [
+        (target.name_of(each), f"{count:,}", f"{target.available[each]:,}")
+        for each, count in needed.items() if each in target.available])
 
 
 def _limits(

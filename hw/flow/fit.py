@@ -2,48 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from sterna.hw.core.core_memories import core_memories
-from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.core_params import CoreParams, Limits
 from sterna.hw.core.core_product import CORE
+from sterna.hw.flow.estimate import core_rams, estimated, fitting, fold, has_room, sizes_of
 from sterna.hw.flow.synth_report import Usage
-from sterna.hw.flow.synthesis import Family
-from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource
+from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, style_for
 from sterna.hw.units.spec import Sizes, UnitSpec
-from sterna.model.profile import C12, S16
 from sterna.model.quantized import QuantizedModel
 
 __all__ = [
-    "FITTING", "FitError", "UsualSizes", "block_rams", "check_fit", "check_memories",
-    "core_rams", "options_text", "usual_sizes", "what_fits"]
-
-# Width and depth of a block RAM: each family's can trade one for the other.
-_18_KBIT = ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384))
-_SHAPES = {Family.ECP5: _18_KBIT, Family.XC7: _18_KBIT,
-           Family.ICE40: ((16, 256), (8, 512), (4, 1024), (2, 2048))}
-
-
-def block_rams(depth: int, width: int, family: Family) -> int:
-    """Block RAMs of a memory, in the shape that takes the fewest.
-
-    >>> block_rams(864, 2048, Family.ECP5), block_rams(256, 16, Family.ICE40)
-    (114, 1)
-    """
-    return min(-(-width // wide) * -(-depth // deep) for wide, deep in _SHAPES[family])
-
-
-def core_rams(params: CoreParams, family: Family) -> Counter[str]:
-    """Block RAMs of a core by what they hold: exact where Yosys has LUT RAM for its queues."""
-    found = Counter[str]()
-    for each in core_memories(params):
-        found[each.held] += each.is_block * block_rams(each.depth, each.width, family)
-    return found
-
+    "FITTING", "FitError", "UsualSizes", "check_fit", "check_memories", "options_text",
+    "usual_sizes", "what_fits"]
 
 FITTING: Mapping[str, str] = MappingProxyType({
     "ice40-up5k": "micro", "ice40-hx8k": "micro", "ecp5-25k": "micro", "ecp5-85k": "tiny"})
@@ -58,56 +32,24 @@ class UsualSizes:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Tried:
-    """Sizes of a core, and the logic it was counted to take, by profile.
-
-    Logic follows from sizes and profile: a model's shape is in its memories, whose number is
-    estimated from it.
-    """
-
-    sizes: Sizes
-    logic: Mapping[str, Mapping[Resource, int]]
-
-
-def _logic(lut: int, dsp: int) -> Mapping[Resource, int]:
-    return MappingProxyType({Resource.LUT: lut, Resource.DSP: dsp})
-
-
-_COMPACT = MappingProxyType({"rows": 1, "cols": 8, "quant_lanes": 1, "compact": True})
-_USUAL = _Tried({}, {})         # on iCE40 its memories alone are too many
-_USUAL_ECP5 = _Tried({}, {C12.name: _logic(13051, 39), S16.name: _logic(14244, 47)})
-# Counted by `sterna synth` of micro (C12), and of a random model of its shape in S16.
-_CANDIDATES: Mapping[str, tuple[_Tried, ...]] = MappingProxyType({
-    "ecp5-85k": (_USUAL_ECP5,),
-    "ecp5-25k": (_USUAL_ECP5, _Tried(
-        MappingProxyType({"rows": 1, "cols": 64, "quant_lanes": 4}),
-        {C12.name: _logic(4408, 20), S16.name: _logic(5187, 24)})),
-    "ice40-up5k": (_USUAL, _Tried(_COMPACT, {
-        C12.name: _logic(3802, 8), S16.name: _logic(4380, 14)})),
-    "ice40-hx8k": (_USUAL, _Tried(_COMPACT, {
-        C12.name: _logic(6166, 0), S16.name: _logic(10709, 0)})),
-})
-
-
 def usual_sizes(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> UsualSizes | None:
     """Choose the sizes of a unit for a target.
 
-    The first core of the target's list that the model has room in; of a unit alone, the sizes
-    that it has in that core. None where the unit's own sizes are as good a guess as any: they fit,
-    nothing does, or the target is a family of devices.
+    Of a core the fastest that is estimated to fit, of a unit alone the sizes that it has in that
+    core. None where the unit's own sizes are as good a guess as any: they fit, nothing does, or
+    the target is a family of devices.
     """
-    candidates = _CANDIDATES.get(target.name, ())
-    short = [_shortage(model, each, target) for each in candidates]
-    if None not in short or short[0] is None:
+    usual = CORE.params_for(model, {"style": style_for(target)})
+    short = _shortage(usual, target)
+    chosen = None if short is None else fold(usual.limits, model.config, target)
+    if chosen is None:
         return None
-    core = candidates[short.index(None)].sizes
-    sizes = core if spec is CORE else _of_part(spec, core)
+    core = sizes_of(chosen)
+    sizes = core if spec is CORE else _of_part(spec, chosen)
     origin = "" if spec is CORE else ", as in a core that fits"
-    usual = CORE.sizes
     return UsualSizes(sizes, (
         f"sizes chosen for {target.name}: {options_text(sizes)}{origin}; the usual core of "
-        f"{usual['rows']} x {usual['cols']} does not fit: {short[0]}"))
+        f"{usual.rows} x {usual.cols} does not fit: {short}"))
 
 
 def what_fits(
@@ -134,11 +76,14 @@ def what_fits(
 
 def _larger_with_room(model: QuantizedModel, target: FpgaTarget) -> str | None:
     """The next larger target with a core that has room for a model; None if there is none."""
-    size = {name: TARGETS[name].available[Resource.LUT] for name in _CANDIDATES}
+    def size(name: str) -> int:
+        return TARGETS[name].available.get(Resource.LUT, 0)
+
+    limits = Limits.of(model)
     return next((
-        name for name in sorted(size, key=lambda each: size[each])
-        if size[name] > target.available.get(Resource.LUT, 0)
-        and any(_shortage(model, each, TARGETS[name]) is None for each in _CANDIDATES[name])), None)
+        name for name in sorted(TARGETS, key=size) if size(name) > size(target.name)
+        and any(has_room(core, TARGETS[name]) for _, core in fitting(limits, TARGETS[name])[:3])),
+        None)
 
 
 def options_text(sizes: Sizes) -> str:
@@ -157,11 +102,10 @@ def options_text(sizes: Sizes) -> str:
     return " ".join(words)
 
 
-def _shortage(model: QuantizedModel, candidate: _Tried, target: FpgaTarget) -> str | None:
-    """What a target has too little of for a core, in words; None if there is enough."""
-    params = CORE.params_for(model, candidate.sizes)
-    needed = {
-        **candidate.logic.get(model.profile.name, {}),
+def _shortage(params: CoreParams, target: FpgaTarget) -> str | None:
+    """What a target has too little of for a core, in words; None if there is enough, as far as
+    that can be told."""
+    needed = estimated(params, target) or {
         Resource.BLOCK_RAM: core_rams(params, target.family).total()}
     for resource, number in needed.items():
         available = target.available.get(resource)
@@ -171,10 +115,10 @@ def _shortage(model: QuantizedModel, candidate: _Tried, target: FpgaTarget) -> s
     return None
 
 
-def _of_part(spec: UnitSpec, core: Sizes) -> Sizes:
+def _of_part(spec: UnitSpec, core: CoreParams) -> Sizes:
     """The sizes that a unit has in a core."""
-    lanes = core["quant_lanes"] if "rows" in spec.sizes else core["rows"]
-    wanted = {"rows": core["rows"], "cols": core["cols"], "lanes": lanes}
+    lanes = core.quant_lanes if "rows" in spec.sizes else core.cell_lanes
+    wanted = {"rows": core.rows, "cols": core.cols, "lanes": lanes}
     return {name: value for name, value in wanted.items() if name in spec.sizes}
 
 

@@ -124,11 +124,14 @@ def synth(
         target = target_named(target)
     spec = unit_named(unit)
     _check_run(target, pnr, seeds, routed, freq_mhz)
-    usual = None if sizes else usual_sizes(model, spec, target)
+    told = progress or (lambda text, step: None)
+    usual = None
+    if not sizes:
+        told("sizes that fit", None)
+        usual = usual_sizes(model, spec, target)
     tried = sizes or (usual.sizes if usual else {})
     sizes = _with_style(spec, tried, target, style)
     params = spec.params_for(model, sizes)
-    told = progress or (lambda text, step: None)
     tools = CachedTools(
         target, user_cache("synthesis") if cache is None else cache, told,
         multipliers=multipliers)

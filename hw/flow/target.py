@@ -71,8 +71,9 @@ class FpgaTarget:
     family: Family
     # What the device has of each resource, as the router counts. Empty for a family, whose devices
     # differ.
-    available: Mapping[Resource, int] = field(default_factory=dict)
-    router: Router | None = None  # what places and routes it; None if pip has no such tool
+    available: Mapping[Resource, int] = field(default_factory=dict, hash=False)
+    # what places and routes it; None if pip has no such tool
+    router: Router | None = field(default=None, hash=False)
     router_options: tuple[str, ...] = ()  # device, package and speed grade
     clock_mhz: float = 100.0  # clock that place and route aims at unless told otherwise
     larger: str | None = None  # name of a larger device that takes the same netlist

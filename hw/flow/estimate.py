@@ -1,0 +1,224 @@
+"""What a core takes of an FPGA before it is synthesised: fitted to cores that were."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from importlib.resources import files
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from sterna.hw.core.core_image import program
+from sterna.hw.core.core_memories import core_memories
+from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.cycle_model import cycles_per_token
+from sterna.hw.flow.synthesis import Family
+from sterna.hw.flow.target import FpgaTarget, Resource, style_for
+from sterna.model.config import ModelConfig
+from sterna.model.profile import NumericProfile
+
+__all__ = [
+    "MEASURED", "block_rams", "core_rams", "estimated", "fitted", "fitting", "fold", "has_room",
+    "kind_of", "shape_of", "sizes_of"]
+
+MEASURED = "measured.json"
+"""LUTs, flip-flops and multipliers of every block of some cores, by ``benchmarks/estimate.py``."""
+
+_ROWS, _COLS = (1, 2, 4, 8, 16, 32), (8, 16, 32, 64, 128)
+_LANES = ((0, False), (4, False), (1, True), (2, True))
+"""Activations in a cycle, 0 for the usual number, and whether a core is compact."""
+
+_FULL = 0.9
+"""Fraction of the LUTs that a core may take by the estimate, which may be a tenth off."""
+
+_FF_ALONE = 0.68
+"""Of the flip-flops of an iCE40 core, the part in a logic cell whose LUT is not used: 0.66 to 0.72
+in what nextpnr makes of the cores that were measured."""
+
+# What the blocks of a core grow with; those that are not named here, with all lanes.
+_GROWS_WITH = {
+    "products": ("rows * cols", "rows * clusters", "one"),
+    "norm": ("quant_lanes", "one"),
+    "cells": ("cell_lanes", "log_sequences", "one"),
+    "sampler": ("post_lanes", "one"),
+    "post": ("post_lanes", "one"),
+}
+_OTHERS = ("post_lanes", "log_sequences", "one")
+
+
+def kind_of(target: FpgaTarget, profile: NumericProfile, compact: bool) -> str:
+    """Cores of a kind are made of the same parts, in other numbers."""
+    dsp = "" if target.available.get(Resource.DSP) else " without DSP"
+    return f"{target.family.value}{dsp}, {profile.name}{', compact' * compact}"
+
+
+def shape_of(params: CoreParams) -> dict[str, int]:
+    """The sizes of a core that its logic grows with."""
+    return {name: getattr(params, name) for name in (
+        "rows", "cols", "clusters", "quant_lanes", "post_lanes", "cell_lanes", "sequences")}
+
+
+def fitted(
+    kind: str, shape: Mapping[str, int], measured: Sequence[Mapping[str, Any]],
+) -> np.ndarray:
+    """LUTs, flip-flops and multipliers of a core by others of its kind: block by block, least
+    squares of what each block grows with."""
+    known = [each for each in measured if each["kind"] == kind]
+    names = {name for each in known for name in each["blocks"]}
+    total = np.zeros(3)
+    for name in names:
+        features = np.array([_features(name, each["shape"]) for each in known])
+        areas = np.array([each["blocks"].get(name, (0, 0, 0)) for each in known], dtype=float)
+        # A core's own error counts, not that of the largest ones.
+        weight = 1 / np.maximum(areas[:, :1], 1)
+        found, *_ = np.linalg.lstsq(features * weight, areas * weight, rcond=None)
+        total += np.maximum(_features(name, shape) @ found, 0)
+    return total
+
+
+def _features(block: str, shape: Mapping[str, int]) -> np.ndarray:
+    values = {**shape, "one": 1, "log_sequences": math.log2(shape["sequences"]),
+              "rows * cols": shape["rows"] * shape["cols"],
+              "rows * clusters": shape["rows"] * shape["clusters"]}
+    return np.array([values[name] for name in _GROWS_WITH.get(block, _OTHERS)], dtype=float)
+
+
+# Width and depth of a block RAM: each family's can trade one for the other.
+_18_KBIT = ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384))
+_SHAPES = {Family.ECP5: _18_KBIT, Family.XC7: _18_KBIT,
+           Family.ICE40: ((16, 256), (8, 512), (4, 1024), (2, 2048))}
+
+
+def block_rams(depth: int, width: int, family: Family) -> int:
+    """Block RAMs of a memory, in the shape that takes the fewest.
+
+    >>> block_rams(864, 2048, Family.ECP5), block_rams(256, 16, Family.ICE40)
+    (114, 1)
+    """
+    return min(-(-width // wide) * -(-depth // deep) for wide, deep in _SHAPES[family])
+
+
+def core_rams(params: CoreParams, family: Family) -> Counter[str]:
+    """Block RAMs of a core by what they hold: exact where Yosys has LUT RAM for its queues."""
+    found = Counter[str]()
+    for each in core_memories(params):
+        found[each.held] += each.is_block * block_rams(each.depth, each.width, family)
+    return found
+
+
+def sizes_of(params: CoreParams) -> dict[str, Any]:
+    """The sizes that :func:`fold` chooses, as options of the command line."""
+    found: dict[str, Any] = {"rows": params.rows, "cols": params.cols}
+    if params.quant_lanes != replace(params, quant_lanes=0).quant_lanes:
+        found["quant_lanes"] = params.quant_lanes
+    if params.sequences > 1:
+        found["sequences"] = params.sequences
+    if params.compact:
+        found["compact"] = True
+    return found
+
+
+def estimated(params: CoreParams, target: FpgaTarget) -> dict[Resource, int] | None:
+    """What a core takes of a target; block RAMs exactly as Yosys makes them on an ECP5.
+
+    None where no core of its kind was measured.
+    """
+    logic = _logic(params, target)
+    return logic and {**logic, Resource.BLOCK_RAM: core_rams(params, target.family).total()}
+
+
+def _logic(params: CoreParams, target: FpgaTarget) -> dict[Resource, int] | None:
+    kind, known = kind_of(target, params.profile, params.compact), _measured()
+    if params.port_bits or all(each["kind"] != kind for each in known):
+        return None
+    lut, ff, dsp = map(float, fitted(kind, shape_of(params), known))
+    if target.family is Family.ICE40:
+        lut += _FF_ALONE * ff
+    return {Resource.LUT: round(lut), Resource.FF: round(ff), Resource.DSP: round(dsp)}
+
+
+@cache
+def fold(
+    limits: Limits, config: ModelConfig, target: FpgaTarget, *, sequences: int = 1,
+    lut: int | None = None, period: float | None = None,
+) -> CoreParams | None:
+    """Choose rows and columns of a core that fits a target by the estimate, in ``lut`` LUTs.
+
+    With ``period`` the smallest that takes so many cycles a token or fewer, all sequences together;
+    otherwise the fastest. None if there is none.
+    """
+    # A token takes its beats at least.
+    found = [(area, sum(stage.words for stage in program(config, params)), params)
+             for area, params in fitting(limits, target, sequences=sequences, lut=lut)]
+    if period is not None:
+        return next((params for _, beats, params in sorted(found, key=itemgetter(0))
+                     if beats <= period and has_room(params, target)
+                     and cycles_per_token(params, config) <= period), None)
+    best: tuple[tuple[Fraction, int], CoreParams] | None = None
+    for area, beats, params in sorted(found, key=itemgetter(1)):
+        if best is not None and beats >= best[0][0]:
+            break
+        if not has_room(params, target):
+            continue
+        cost = cycles_per_token(params, config), area
+        if best is None or cost < best[0]:
+            best = cost, params
+    return None if best is None else best[1]
+
+
+def fitting(
+    limits: Limits, target: FpgaTarget, *, sequences: int = 1, lut: int | None = None,
+) -> list[tuple[int, CoreParams]]:
+    """Cores of many sizes whose logic fits a target by the estimate, in ``lut`` LUTs, which come
+    with each; the smallest first."""
+    most = dict(target.available)
+    if Resource.LUT in most:
+        most[Resource.LUT] = int(_FULL * most[Resource.LUT])
+    if lut is not None:
+        most[Resource.LUT] = min(lut, most.get(Resource.LUT, lut))
+    found = []
+    for params in _candidates(limits, target, sequences):
+        needed = _logic(params, target)
+        if needed is not None and all(
+                needed[each] <= most[each] for each in needed if each in most):
+            found.append((needed[Resource.LUT], params))
+    return sorted(found, key=itemgetter(0))
+
+
+def has_room(params: CoreParams, target: FpgaTarget) -> bool:
+    """Whether a target has the block RAMs for a core."""
+    available = target.available.get(Resource.BLOCK_RAM)
+    if available is None:
+        return True
+    # To count its memories a core is elaborated, which takes a second: not if weights are too many.
+    wide, deep = _SHAPES[target.family][0]
+    weights = 2 * params.rows * params.cols * params.most_weights
+    return weights <= available * wide * deep and (
+        core_rams(params, target.family).total() <= available)
+
+
+def _candidates(limits: Limits, target: FpgaTarget, sequences: int) -> Iterator[CoreParams]:
+    for rows, cols, (lanes, compact) in itertools.product(_ROWS, _COLS, _LANES):
+        if not 4 * rows <= cols <= 64 * rows:
+            continue
+        try:
+            yield CoreParams(
+                limits, rows, cols, sequences=sequences, quant_lanes=lanes, compact=compact,
+                style=style_for(target))
+        except ValueError:      # columns that these lanes do not divide
+            continue
+
+
+@cache
+def _measured() -> Sequence[Mapping[str, Any]]:
+    text = files(__package__).joinpath(MEASURED).read_text(encoding="utf-8")
+    found: Sequence[Mapping[str, Any]] = json.loads(text)
+    return found

@@ -294,7 +294,7 @@ def test_without_sizes_the_bundled_model_fits(run, tmp_path):
     data = json.loads((tmp_path / "report" / "synth.json").read_text())
     assert data["fits"]
     assert data["sizes_chosen"] in out
-    assert data["sizes_chosen"].startswith("sizes chosen for ice40-up5k: --rows 1 ")
+    assert data["sizes_chosen"].startswith("sizes chosen for ice40-up5k: --rows 2 ")
     assert all(each["value"] <= each["available"] for each in data["resources"].values())
 
 

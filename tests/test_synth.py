@@ -199,25 +199,25 @@ def test_a_core_is_counted_by_block_with_its_cycles(cache):
 
 
 class RomBench(wiring.Component):
-    """A ROM as a core has it."""
+    """A ROM as a core has it; compact ones are for small blocks."""
 
-    def __init__(self, words: list[int], bits: int) -> None:
-        self._words, self._bits = words, bits
+    def __init__(self, words: list[int], bits: int, small: bool) -> None:
+        self._words, self._bits, self._small = words, bits, small
         super().__init__({"address": In(range(len(words))), "word": Out(bits)})
 
     def elaborate(self, platform):
         m = Module()
         m.d.comb += self.word.eq(read_block_rom(
             m, Pipeline(m, Const(1)), "words", self._words, self._bits, len(self._words),
-            self.address))
+            self.address, small=self._small))
         return m
 
 
 @pytest.mark.long
 def test_block_rams_are_as_many_as_estimated(tmp_path):
     words, bits = [3 ** index % (1 << 72) for index in range(1000)], 72
-    path = write_verilog(RomBench(words, bits), "weights", tmp_path)
     for family in (Family.ECP5, Family.ICE40):
+        path = write_verilog(RomBench(words, bits, family is Family.ICE40), "weights", tmp_path)
         done = synthesize(path, "weights", family)
         assert done.block_rams == block_rams(len(words), bits, family)
 

@@ -20,7 +20,7 @@ from sterna.cli.terminal.tables import Table
 from sterna.hw.core.core_product import CORE
 from sterna.hw.flow import estimate
 from sterna.hw.flow.synth import synth
-from sterna.hw.flow.target import TARGETS, style_for
+from sterna.hw.flow.target import TARGETS, Resource, style_for
 from sterna.model.cache import user_cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                            for name, area in sorted(report.parts.items())}
         kept.append(entry)
         path.write_text("[\n" + ",\n".join(map(json.dumps, kept)) + "\n]\n", encoding="utf-8")
-        print(kind, sizes, flush=True)
+        print(f"{kind} {sizes}: {report.needed(Resource.LUT):,} by the router", flush=True)
     return report_errors(kept)
 
 

@@ -8,40 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 from pathlib import Path
 
 import cocotb
+from axi_bench import Memory, pauses
 from cocotb.clock import Clock
 from cocotb.triggers import ClockCycles, RisingEdge, with_timeout
-from cocotbext.axi import AxiLiteBus, AxiLiteMaster, AxiReadBus, AxiSlaveRead, MemoryRegion
+from cocotbext.axi import AxiLiteBus, AxiLiteMaster, AxiReadBus, AxiSlaveRead
 from cocotbext.wishbone.driver import WBOp, WishboneMaster
 
 _OKAY, _ERROR = 0, 2
-
-
-class Memory(MemoryRegion):
-    """Images at their addresses, and an error anywhere else."""
-
-    def __init__(self, images: dict[int, bytes]) -> None:
-        super().__init__(1 << 13)
-        self.images = images
-
-    async def _read(self, address: int, length: int, **kwargs) -> bytes:
-        for base, image in self.images.items():
-            if base <= address < base + len(image):
-                return image[address - base:][:length].ljust(length, b"\0")
-        raise ValueError("nothing is here")
-
-    async def read(self, address: int, length: int, **kwargs) -> bytes:
-        return await self._read(address, length)
-
-
-def pauses(seed: int):
-    chance = random.Random(seed)
-    while True:
-        yield chance.random() < 0.3
 
 
 class AxiRegisters:

@@ -290,6 +290,7 @@ BAD_INPUT = [
     ("report --config huge", f"--config must be one of {CONFIGS}, got 'huge'"),
     ("report --config tiny --profile X", "--profile must be one of S16, C12, got 'X'"),
     ("report tiny --profile C12", "--profile goes with --config"),
+    ("report tiny --rows 0", "rows must be a whole number from 1 to 1024, got 0"),
     ("report tiny --sequences 3", "sequences must be a power of two, got 3"),
     ("report tiny --quant-lanes 128", "cols (64) must be a multiple of clusters"),
     ("report tiny --port-bits 24", "port_bits must be a power of two, got 24"),

@@ -358,9 +358,9 @@ def report(
             params = _folded(limits, shape, device, sequences, lut, period)
         else:
             params = CoreParams(
-                limits, rows or 8, cols or 64, sequences=sequences, quant_lanes=quant_lanes,
-                port_bits=port_bits, style=ArrayStyle.GENERIC if device is None else
-                style_for(device))
+                limits, 8 if rows is None else rows, 64 if cols is None else cols,
+                sequences=sequences, quant_lanes=quant_lanes, port_bits=port_bits,
+                style=ArrayStyle.GENERIC if device is None else style_for(device))
         stage("run the cycle model", quick=True)
         found = cycle_report(params, shape, timing)
     name = model or f"{config} (no weights)"

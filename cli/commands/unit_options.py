@@ -83,7 +83,8 @@ def size_options(*names: str) -> Callable[[Callable[..., int]], Callable[..., in
             return command(**arguments, sizes={
                 name: value for name, value in sizes.items() if value is not None})
 
-        # What typer reads: the options in place of the one parameter.
+        # What typer reads: the options in place of the one parameter. (Functions have no
+        # `__signature__` to a type checker.)
         call.__signature__ = signature.replace(parameters=parameters)   # type: ignore[attr-defined]
         call.__annotations__ = {each.name: each.annotation for each in parameters}
         return call

@@ -16,7 +16,7 @@ from sterna.hw.core.image_reader import ImageStatus
 from sterna.hw.core.linear_image import MAGIC, format_digest
 from sterna.hw.memory.axi_reader import AxiReader, AxiReadParams
 
-__all__ = ["Bus", "Event", "Register", "RegisterCore"]
+__all__ = ["EVENT_MEANINGS", "Bus", "Event", "Register", "RegisterCore"]
 
 _WORD_BITS = 32
 _ADDRESS_BITS = 12      # of the registers: a page
@@ -32,14 +32,22 @@ class Bus(enum.Enum):
 
 
 class Event(enum.IntEnum):
-    """Bits of the registers ``EVENTS`` and ``ENABLE``."""
+    """Bits of the registers ``EVENTS`` and ``ENABLE``; ``EVENT_MEANINGS`` says what they are."""
 
-    CAN_SEND = 0    #: a prompt token can be sent
-    TOKEN = 1       #: a generated token waits to be taken
-    LOGITS = 2      #: a word of logits waits to be taken
-    STOPPED = 3     #: ``STATUS`` is neither ``LOADING`` nor ``RUNNING``
-    REFUSED = 4     #: a ``SEND`` or ``TAKE`` did nothing; stays until a 1 is written to it
+    CAN_SEND = 0
+    TOKEN = 1
+    LOGITS = 2
+    STOPPED = 3
+    REFUSED = 4
 
+
+EVENT_MEANINGS = {
+    Event.CAN_SEND: "a prompt token can be sent",
+    Event.TOKEN: "a generated token waits",
+    Event.LOGITS: "a word of logits waits",
+    Event.STOPPED: "`STATUS` is neither loading (0) nor running (1)",
+    Event.REFUSED: "a `SEND` or `TAKE` did nothing; write a 1 to clear it",
+}
 
 _PROMPT_MEANINGS = {
     "sequence": "whose token it is", "token": "the token", "start": "whether it begins a text",

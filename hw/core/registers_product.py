@@ -8,7 +8,7 @@ from dataclasses import replace
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.core_product import core_design
 from sterna.hw.core.image_reader import ImageStatus
-from sterna.hw.core.registers import Bus, Event, Register, RegisterCore
+from sterna.hw.core.registers import EVENT_MEANINGS, Bus, Event, Register, RegisterCore
 from sterna.hw.emit.folder import UnitDesign
 from sterna.model.quantized import QuantizedModel
 
@@ -51,7 +51,8 @@ def _header(registers: Sequence[Register]) -> str:
     guard = f"{REGISTERS_MODULE.upper()}_H"
     lines = [f"/* Registers of {REGISTERS_MODULE}. Written by Sterna. */",
              f"#ifndef {guard}", f"#define {guard}", ""]
-    lines += [f"#define STERNA_{each.name} 0x{offset:03x}u /* {each.access}, {each.bits} bits: "
+    lines += [f"#define STERNA_{each.name} 0x{offset:03x}u /* {each.access}, {each.bits} "
+              f"bit{'s' * (each.bits > 1)}: "
               f"{each.meaning} */" for offset, each in _places(registers)]
     lines += ["", *(f"#define STERNA_EVENT_{event.name} 0x{1 << event:02x}u" for event in Event),
               "", *(f"#define STERNA_STATUS_{name} {status.value}u"
@@ -74,18 +75,10 @@ def _sections(component: RegisterCore) -> str:
     rows = "\n".join(f"| 0x{offset:03x} | `{each.name}` | {each.access} | {each.bits} | "
                      f"{each.meaning} |" for offset, each in _places(component.registers))
     events = "\n".join(f"| {event.value} | `{event.name}` | {meaning} |"
-                       for event, meaning in _EVENTS.items())
+                       for event, meaning in EVENT_MEANINGS.items())
     text = _USE.format(module=REGISTERS_MODULE, rows=rows, events=events)
     return text + (_MEMORY if component.reader else "")
 
-
-_EVENTS = {
-    Event.CAN_SEND: "a prompt token can be sent",
-    Event.TOKEN: "a generated token waits",
-    Event.LOGITS: "a word of logits waits",
-    Event.STOPPED: "`STATUS` is neither loading (0) nor running (1)",
-    Event.REFUSED: "a `SEND` or `TAKE` did nothing; write a 1 to clear it",
-}
 
 _USE = """\
 ## Registers

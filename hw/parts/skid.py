@@ -57,9 +57,10 @@ class Registered(wiring.Component):
                     continue
                 m.submodules[f"{place}_skid"] = skid = SkidBuffer(
                     member.signature.members["payload"].shape)
-                ends = (mine, its) if member.flow is In else (its, mine)
-                _join(m, ends[0], skid.coming)
-                _join(m, skid.going, ends[1])
+                mine = wiring.flipped(mine)
+                source, sink = (mine, its) if member.flow is In else (its, mine)
+                wiring.connect(m, source, skid.coming)
+                wiring.connect(m, skid.going, sink)
         return m
 
 
@@ -70,8 +71,3 @@ def _each(name: str, mine: Any, its: Any, dimensions: Sequence[int]) -> Iterator
         return
     for index in range(dimensions[0]):
         yield from _each(f"{name}{index}", mine[index], its[index], dimensions[1:])
-
-
-def _join(m: Module, source: Any, sink: Any) -> None:
-    m.d.comb += [sink.payload.eq(source.payload), sink.valid.eq(source.valid),
-                 source.ready.eq(sink.ready)]

@@ -82,7 +82,8 @@ def test_folder_holds_what_the_manifest_says(emitted, unit):
     done = emitted[unit]
     files = contents(done.folder)
     expected = {"README.md", "filelist.f", "synthesis.f", "instance.veo", "params.json",
-                "sterna.vlt", "Makefile", "vectors.json", f"test_{MODULES[unit]}.py",
+                "sterna.vlt", "Makefile", "vectors.json", f"test_{MODULES[unit]}.py", "vivado.tcl",
+                *(MODULES[unit] + suffix for suffix in (".core", ".ipxact.xml", ".sdc")),
                 *files_of(done.verilog_path)} | ({WEIGHTS_FILE} if unit == "mac" else set())
     assert set(files) == expected
     manifest = json.loads(files["params.json"])

@@ -49,4 +49,5 @@ def elements_of(bits: np.ndarray, element_bits: int, *, signed: bool = True) -> 
     powers = 1 << np.arange(element_bits, dtype=np.int64)
     if signed:
         powers[-1] = -powers[-1]
-    return bits.reshape(len(bits), -1, element_bits).astype(np.int64) @ powers
+    elements = bits.reshape(len(bits), bits.shape[1] // element_bits, element_bits)
+    return elements.astype(np.int64) @ powers

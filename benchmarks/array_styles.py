@@ -22,7 +22,7 @@ from amaranth.hdl import Module, Mux, Signal, Value, signed
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.emit.verilog import write_verilog
+from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.netlist import free_carry_ends
 from sterna.hw.flow.place_route import pack, resources_of
 from sterna.hw.flow.synthesis import Family, synthesize
@@ -79,18 +79,16 @@ def array_area(
     """Synthesise an array of ``macs`` products per cycle and count its cells."""
     with tempfile.TemporaryDirectory(prefix="sterna-area-") as name:
         folder = Path(name)
-        source, netlist = write_verilog(component, MODULE, folder), folder / "netlist.json"
-        mapped = synthesize(
-            source, MODULE, target.family, multipliers=multipliers, netlist_path=netlist)
-        luts = mapped.luts_with_carries
+        mapped, netlist = synthesize(
+            verilog_files(component, MODULE), MODULE, target.family, multipliers=multipliers)
+        luts = mapped.area.lut
         if target.router is not None:
-            data = json.loads(netlist.read_bytes())
             if target.family is Family.ECP5:
-                free_carry_ends(data, MODULE)
-            packed = pack(folder, target, json.dumps(data).encode())
+                free_carry_ends(netlist, MODULE)
+            packed = pack(folder, target, json.dumps(netlist).encode())
             luts = resources_of(target.router, packed)[Resource.LUT]
     return ArrayArea(
-        macs, luts, mapped.luts_with_carries, mapped.flip_flops, mapped.multipliers)
+        macs, luts, mapped.area.lut, mapped.area.ff, mapped.area.dsp)
 
 
 class PlainArray(wiring.Component):

@@ -6,8 +6,6 @@ compiles is another: the synthesised netlist, and models of the cells it consist
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.tools import files_of
 from sterna.hw.flow.netlist import absorb_registers, model_files, netlist_verilog
 from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.model.folder import check_replaceable, write_folder
@@ -30,10 +29,7 @@ __all__ = ["netlist_of", "simulate_core_netlist", "simulate_netlist", "synthesiz
 
 def synthesize_unit(emitted: EmittedUnit) -> dict[str, Any]:
     """Synthesise an emitted unit for ECP5 and return the netlist, as Yosys' JSON has it."""
-    with tempfile.TemporaryDirectory(prefix="sterna-netlist-") as name:
-        path = Path(name) / "netlist.json"
-        synthesize(emitted.verilog_path, emitted.module, Family.ECP5, netlist_path=path)
-        return json.loads(path.read_text(encoding="utf-8"))
+    return synthesize(files_of(emitted.verilog_path), emitted.module, Family.ECP5)[1]
 
 
 def netlist_of(emitted: EmittedUnit, folder: Path) -> EmittedUnit:

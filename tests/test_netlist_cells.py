@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from sterna.hw.emit.tools import run_yosys, verilator_environment
+from sterna.hw.emit.tools import files_of, run_yosys, verilator_environment
 from sterna.hw.flow.netlist import (
     Absorbed,
     CarryEnds,
@@ -214,8 +214,7 @@ int main() {{
 
 def netlist_of(name: str, parts: Sequence[Part], folder: Path) -> dict[str, Any]:
     (folder / "rtl.v").write_text(design(name, parts))
-    synthesize(folder / "rtl.v", name, Family.ECP5, netlist_path=folder / "netlist.json")
-    return json.loads((folder / "netlist.json").read_text())
+    return synthesize(files_of(folder / "rtl.v"), name, Family.ECP5)[1]
 
 
 def differences(

@@ -22,10 +22,11 @@ from sterna.hw.core.block_memory import read_block_rom
 from sterna.hw.core.core_product import core_params
 from sterna.hw.core.cycle_model import cycles_per_token
 from sterna.hw.emit.tools import run_yosys
-from sterna.hw.emit.verilog import write_verilog
+from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.estimate import block_rams, core_rams
 from sterna.hw.flow.fit import FITTING, FitError
 from sterna.hw.flow.place_route import RouterPhase, pack
+from sterna.hw.flow.primitives import Area
 from sterna.hw.flow.synth import synth
 from sterna.hw.flow.synth_report import SeedRun, part_of
 from sterna.hw.flow.synthesis import Family, synthesize
@@ -82,9 +83,11 @@ def test_the_resources_of_a_target_are_those_nextpnr_knows(target, tmp_path):
     (tmp_path / "top.v").write_text("""
 module top(input clk, input d, output reg q); always @(posedge clk) q <= ~d; endmodule
 """)
-    command = {Family.ECP5: "synth_ecp5", Family.ICE40: "synth_ice40"}[target.family]
-    run_yosys(tmp_path, f"read_verilog top.v\n{command} -top top\nwrite_json top.json")
-    used = pack(tmp_path, target, (tmp_path / "top.json").read_bytes())
+    pins = target.part_pins and target.part_pins.replace("wrapper_in", "d").replace(
+        "wrapper_out", "q").replace("rst", "open")
+    run_yosys(tmp_path, "read_verilog top.v\n"
+              f"synth_{target.family.value} -top top\nwrite_json top.json")
+    used = pack(tmp_path, target, (tmp_path / "top.json").read_bytes(), pins=pins)
     for resource, cells in target.router.bels.items():
         if target.available[resource]:
             assert used[next(iter(cells))][1] == target.available[resource]
@@ -110,7 +113,7 @@ def test_an_array_is_placed_and_timed_on_ecp5(cache):
     assert report.best.fmax_mhz == max(clocks)
     assert report.lut_per_mac == report.needed(Resource.LUT) / 8
     assert report.needed(Resource.DSP) == 0
-    assert report.needed(Resource.FF) == report.synthesis.flip_flops
+    assert report.needed(Resource.FF) == report.synthesis.area.ff
     assert report.clock_met
     assert report.cycles_per_token is None
     for each in report.runs:
@@ -155,9 +158,9 @@ def test_ice40_is_timed_between_registers_and_counted_without(cache):
     assert report.best.path is not None
     # A flip-flop is in a logic cell with a LUT, or alone.
     cells = report.needed(Resource.LUT)
-    assert report.synthesis.luts <= cells <= report.synthesis.luts + report.synthesis.flip_flops
-    assert sum(area.ff for area in report.blocks.values()) == report.synthesis.flip_flops
-    assert sum(area.lut for area in report.blocks.values()) == report.synthesis.luts
+    area = report.synthesis.area
+    assert area.lut <= cells <= area.lut + area.ff
+    assert sum(report.blocks.values(), Area()) == area
     assert set(report.parts) == {"(itself)", "row"}
     assert not any(path.startswith("unit") for path in report.blocks)
     ours = {each.block for each in report.best.placement}
@@ -168,6 +171,24 @@ def test_ice40_is_timed_between_registers_and_counted_without(cache):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("target", ["gw2a-18", "lifcl-40"])
+def test_families_without_a_board_are_timed_between_pins_and_counted_by_yosys(target, cache):
+    report = synth(MODEL, target, unit="mac", sizes=SMALL, pnr=True, cache=cache)
+    assert {each.tool for each in report.usage} == {report.synthesis.tool}
+    assert report.as_dict()["clock"]["fmax_mhz"]["by"] == TARGETS[target].router.tool
+    path = report.best.path
+    assert 1000 / path.delay_ns == pytest.approx(report.best.fmax_mhz, rel=0.1)
+    assert path.hops[0].kind == path.hops[-1].kind == "register"
+    assert report.best.slack is not None
+    area, there = report.synthesis.area, placed(report.best)
+    assert sum(report.blocks.values(), Area()) == area
+    assert set(report.parts) == {"(itself)", "row"}
+    # Registers around it are placed with it.
+    assert there[Resource.FF] > area.ff
+    assert there[Resource.LUT] > area.lut
+
+
+@pytest.mark.long
 def test_a_core_is_counted_by_block_with_its_cycles(cache):
     sizes = {"rows": 1, "cols": 4, "quant_lanes": 1}
     report = synth(MODEL, TARGETS["ecp5-25k"], sizes=sizes, cache=cache)
@@ -175,18 +196,18 @@ def test_a_core_is_counted_by_block_with_its_cycles(cache):
     assert report.cycles_per_token == cycles_per_token(
         core_params(MODEL, **report.sizes), MODEL.config)
     assert {"products", "post", "cells", "norm", "sampler", "vectors"} <= report.parts.keys()
-    for attribute, total in (("lut", report.synthesis.luts_with_carries),
-                             ("carry", report.synthesis.carries),
-                             ("block_ram", report.synthesis.block_rams),
-                             ("dsp", report.synthesis.multipliers)):
+    for attribute, total in (("lut", report.synthesis.area.lut),
+                             ("carry", report.synthesis.area.carry),
+                             ("block_ram", report.synthesis.area.block_ram),
+                             ("dsp", report.synthesis.area.dsp)):
         assert sum(getattr(area, attribute) for area in report.blocks.values()) == total
     # As many as are counted from the memories, before any of this.
     params = core_params(MODEL, **report.sizes)
-    assert (core_rams(params, Family.ECP5).total() == report.synthesis.block_rams
+    assert (core_rams(params, Family.ECP5).total() == report.synthesis.area.block_ram
             == report.needed(Resource.BLOCK_RAM))
     # nextpnr adds LUTs where a carry chain begins or ends, and takes none away.
-    assert (report.synthesis.luts_with_carries <= report.needed(Resource.LUT)
-            <= 1.4 * report.synthesis.luts_with_carries)
+    assert (report.synthesis.area.lut <= report.needed(Resource.LUT)
+            <= 1.4 * report.synthesis.area.lut)
     data = report.as_dict()
     assert data["cycles_per_token"] == {
         "value": report.cycles_per_token, "origin": "simulated", "by": "cycle model"}
@@ -214,12 +235,12 @@ class RomBench(wiring.Component):
 
 
 @pytest.mark.long
-def test_block_rams_are_as_many_as_estimated(tmp_path):
+def test_block_rams_are_as_many_as_estimated():
     words, bits = [3 ** index % (1 << 72) for index in range(1000)], 72
     for family in (Family.ECP5, Family.ICE40):
-        path = write_verilog(RomBench(words, bits, family is Family.ICE40), "weights", tmp_path)
-        done = synthesize(path, "weights", family)
-        assert done.block_rams == block_rams(len(words), bits, family)
+        files = verilog_files(RomBench(words, bits, family is Family.ICE40), "weights")
+        done, _ = synthesize(files, "weights", family)
+        assert done.area.block_ram == block_rams(len(words), bits, family)
 
 
 @pytest.mark.long
@@ -306,13 +327,15 @@ def test_weights_that_do_not_fit_are_refused_before_synthesis(run, tmp_path, mon
     assert code == 2
     assert re.match(r"sterna: core does not fit ecp5-25k: block RAM [\d,]+ needed, 56 available "
                     r"\(estimated before synthesis\)\. ", err)
-    assert "--target ecp5-85k has enough" in err
+    assert "room for a core of this model: --target ecp5-85k." in err
     assert re.search(r"The weights alone take \d+\. With --port-bits the model comes from", err)
     assert "A bundled model that fits: sterna synth micro --target ecp5-25k." in err
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (("--target", "ecp6"), "target must be one of ecp5-85k, ecp5-25k, ice40-up5k, ice40-hx8k, xc7"),
+    (("--target", "ecp6"), "target must be one of ecp5-85k, ecp5-25k, ice40-up5k, "
+     "ice40-hx8k, gw2a-18, "
+     "lifcl-40, xc7"),
     (("--target", "xc7", "--pnr"), "xc7 has no router that pip can install"),
     (("--target", "ecp5-85k", "--freq", 100), "needs place and route"),
     (("--target", "ecp5-85k", "--seeds", 2), "give --pnr"),

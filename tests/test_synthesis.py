@@ -17,7 +17,8 @@ import pytest
 from sterna.hw import emit_layer
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.names import plain
-from sterna.hw.emit.tools import YosysError, run_yosys
+from sterna.hw.emit.tools import YosysError, files_of, run_yosys
+from sterna.hw.flow.primitives import Primitive, primitive_of
 from sterna.hw.flow.synthesis import Family, MemoryStyle, Synthesis, synthesize
 from sterna.model.config import ModelConfig
 from sterna.model.layers import MlgruLayer
@@ -76,10 +77,12 @@ def modules(core, benchmark):
     return benchmark.module_cells(core.verilog_path, core.module)
 
 
-def synthesized(folder: Path, verilog: str, family: Family = Family.ECP5) -> Synthesis:
-    source = folder / "top.v"
-    source.write_text(verilog)
-    return synthesize(source, "top", family)
+def synthesized(verilog: str, family: Family = Family.ECP5) -> Synthesis:
+    return synthesize({"top.v": verilog}, "top", family)[0]
+
+
+def primitives(done: Synthesis, what: Primitive) -> int:
+    return sum(number for kind, number in done.cells.items() if primitive_of(kind) is what)
 
 
 def without_numbers(path: str) -> str:
@@ -145,7 +148,7 @@ def test_multipliers_are_found_in_their_module(body, expected, benchmark, tmp_pa
 @pytest.mark.long
 @pytest.mark.parametrize("target", list(Family))
 def test_memories_become_what_they_are_meant_for(target, core):
-    done = synthesize(core.verilog_path, core.module, target)
+    done = synthesize(files_of(core.verilog_path), core.module, target)[0]
     styles: dict[str, set[MemoryStyle]] = {}
     for path, memory in done.memories.items():
         styles.setdefault(without_numbers(path), set()).add(memory.style)
@@ -162,18 +165,18 @@ def test_memories_become_what_they_are_meant_for(target, core):
     in_memories = Counter[MemoryStyle]()
     for memory in done.memories.values():
         in_memories[memory.style] += memory.cells
-    assert in_memories[MemoryStyle.LUT] == done.lut_rams
-    assert in_memories[MemoryStyle.BLOCK] == sum(
-        done.cells.get(kind, 0) for kind in ("DP16KD", "PDPW16KD", "RAMB18E1", "RAMB36E1",
-                                             "SB_RAM40_4K"))
-    assert done.block_rams >= in_memories[MemoryStyle.BLOCK]
+    for style, kind in ((MemoryStyle.LUT, Primitive.LUT_RAM),
+                        (MemoryStyle.BLOCK, Primitive.BLOCK_RAM)):
+        assert in_memories[style] == primitives(done, kind)
+    assert done.area.block_ram >= in_memories[MemoryStyle.BLOCK]
     assert done.tool.startswith("Yosys 0.")
-    assert min(done.luts, done.carries, done.flip_flops, done.multipliers) > 0
+    assert min(done.area.lut, done.area.ff, done.area.dsp) > 0
+    assert (done.area.carry > 0) == (target is not Family.NEXUS)
 
 
 def test_an_asynchronous_read_makes_no_block_ram_and_a_cell_of_the_design_no_memory(tmp_path):
     """What the test above would see of a memory that is written the wrong way."""
-    done = synthesized(tmp_path, """
+    done = synthesized("""
 module top(
     input clk, input we, input [5:0] addr, input [17:0] d,
     output [17:0] a, output reg [17:0] b, output [3:0] q);
@@ -190,8 +193,8 @@ endmodule
 """)
     assert {name: memory.style for name, memory in done.memories.items()} == {
         "early": MemoryStyle.LUT, "late": MemoryStyle.BLOCK}
-    assert (done.block_rams, done.memories["late"].cells) == (1, 1)
-    assert done.lut_rams == done.memories["early"].cells + 1
+    assert (done.area.block_ram, done.memories["late"].cells) == (1, 1)
+    assert primitives(done, Primitive.LUT_RAM) == done.memories["early"].cells + 1
 
 
 def test_names_that_had_brackets_do_not_stop_the_synthesis(tmp_path):
@@ -209,13 +212,13 @@ module top(input clk, input [3:0] acts, input [1:0] up, output reg [3:0] y);
 endmodule
 """
     for target in Family:
-        assert synthesized(tmp_path, text, target).flip_flops == 8
+        assert synthesized(text, target).area.ff == 8
 
 
 def test_a_verilog_error_is_told(benchmark, tmp_path):
     (tmp_path / "top.v").write_text("module top(output y); assign y = nowhere(1); endmodule\n")
     for run in (lambda: benchmark.module_cells(tmp_path / "top.v", "top"),
-                lambda: synthesize(tmp_path / "top.v", "top", Family.ECP5)):
+                lambda: synthesize(files_of(tmp_path / "top.v"), "top", Family.ECP5)):
         with pytest.raises(YosysError, match="nowhere"):
             run()
 

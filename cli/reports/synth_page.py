@@ -74,7 +74,8 @@ def headline(report: SynthReport) -> list[str]:
     lines = [f"{report.unit} ({report.module}) for {report.target.name}: "
              f"{report.target.description}", geometry]
     lines += [] if report.chosen is None else [report.chosen]
-    if report.target.router is not None and report.usage[0].tool == report.synthesis.tool:
+    if (report.target.router is not None and report.target.part_pins is None
+            and report.usage[0].tool == report.synthesis.tool):
         lines.append("counted by Yosys alone: nextpnr, which is not installed, counts more, above "
                      "all on iCE40; the extra pnr brings it")
     return lines
@@ -108,17 +109,18 @@ def _figures(report: SynthReport) -> Table:
         add(report.target.name_of(each.resource), f"{each.needed:,}", each.tool, each.available)
         if each.resource is Resource.LUT:
             if Resource.FF not in report.target.available and report.target.available:
-                add("LUT", f"{report.synthesis.luts:,}", yosys)
-                add("FF", f"{report.synthesis.flip_flops:,}", yosys)
-            add("carry cells", f"{report.synthesis.carries:,}", yosys)
+                add("LUT", f"{report.synthesis.area.lut:,}", yosys)
+                add("FF", f"{report.synthesis.area.ff:,}", yosys)
+            add("carry cells", f"{report.synthesis.area.carry:,}", yosys)
     if report.lut_per_mac is not None:
         add("LUT per MAC/cycle", f"{report.lut_per_mac:.2f}", counter)
     if report.array_lut_per_mac is not None:
         add("of which in the array", f"{report.array_lut_per_mac:.2f}", yosys)
     for name, value in report.fmax_mhz.items():
+        assert report.target.router is not None
         if len(report.runs) > 1 or name == "max":
             add(f"Fmax, {name}, MHz" if len(report.runs) > 1 else "Fmax, MHz", f"{value:.1f}",
-                counter)
+                report.target.router.tool)
     if report.cycles_per_token is not None:
         add("cycles per token", number(report.cycles_per_token), "cycle model",
             origin=Origin.SIMULATED)
@@ -230,8 +232,10 @@ def _placed(report: SynthReport) -> str:
     best = report.best
     if best is None or report.aim_mhz is None or report.target.router is None:
         return ""
-    text = (html_heading("where the cells are")
-            + floorplan(best.placement, report.target, best.seed))
+    text = ""
+    if report.target.grid is not None:
+        text = (html_heading("where the cells are")
+                + floorplan(best.placement, report.target, best.seed))
     if best.slack is not None:
         said = slack_text(best.slack, report.aim_mhz,
                           wrapped=not report.target.router.out_of_context)

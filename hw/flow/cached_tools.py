@@ -25,7 +25,7 @@ from sterna.hw.flow.place_route import (
     timing_of,
 )
 from sterna.hw.flow.routed import critical_path, place_of_cells, placement_of, slack_histogram
-from sterna.hw.flow.synth_report import BlockArea, SeedRun, Usage
+from sterna.hw.flow.synth_report import SeedRun, Usage
 from sterna.hw.flow.synthesis import (
     Family,
     MappedMemory,
@@ -100,21 +100,14 @@ class CachedTools:
             _synthesis_from(json.loads(head)), Hierarchy(data, top, prefix), raw, passes)
 
     def _synthesize(self, files: Mapping[str, str], top: str) -> bytes:
-        with tempfile.TemporaryDirectory(prefix="sterna-synth-") as name:
-            folder, netlist = Path(name), Path(name) / "netlist.json"
-            for each, text in files.items():
-                (folder / each).write_text(text, encoding="utf-8")
-            synthesis = synthesize(
-                next(folder.glob("*.v")), top, self._target.family,
-                multipliers=self._multipliers, netlist_path=netlist)
-            raw = json.dumps(json.loads(netlist.read_bytes()))
-        return f"{json.dumps(asdict(synthesis))}\n{raw}".encode()
+        found = synthesize(files, top, self._target.family, multipliers=self._multipliers)
+        return f"{json.dumps(asdict(found[0]))}\n{json.dumps(found[1])}".encode()
 
     def count(self, mapped: MappedDesign) -> tuple[Usage, ...]:
-        """What the design takes: by nextpnr where it is installed, else by Yosys."""
+        """What the design takes: by nextpnr where it is installed and can tell, else by Yosys."""
         available = self._target.available
-        if not has_router(self._target):
-            area = BlockArea.of_cells(mapped.synthesis, mapped.synthesis.cells)
+        if not has_router(self._target) or self._target.part_pins is not None:
+            area = mapped.synthesis.area
             needed = {Resource.LUT: area.lut, Resource.FF: area.ff,
                       Resource.BLOCK_RAM: area.block_ram, Resource.DSP: area.dsp}
             return tuple(Usage(name, number, available.get(name), mapped.synthesis.tool)
@@ -129,8 +122,8 @@ class CachedTools:
         found = self._cached("pack", run, kind="pack", **self._router_inputs(mapped))
         counts = resources_of(
             router, {name: tuple(each) for name, each in json.loads(found).items()})
-        tool = f"{router.package.removeprefix('yowasp-')} {version(router.package)}"
-        return tuple(Usage(name, counts[name], available.get(name), tool) for name in counts)
+        return tuple(
+            Usage(name, counts[name], available.get(name), router.tool) for name in counts)
 
     def screen(self, mapped: MappedDesign, aim_mhz: float, seed: int, label: str) -> float:
         """Place a part of a design, and do not route it; return the clock expected, in MHz."""
@@ -203,9 +196,10 @@ class CachedTools:
 
     def _router_inputs(self, mapped: MappedDesign) -> dict[str, Any]:
         router = check_router(self._target)
+        pins = self._target.part_pins if self._pins is None else self._pins
         return {"netlist": _digest(mapped.raw), "options": list(self._target.router_options),
                 "tool": [router.package, version(router.package)],
-                **({} if self._pins is None else {"pins": self._pins})}
+                **({} if pins is None else {"pins": pins})}
 
 
 def _digest(data: bytes) -> str:

@@ -93,8 +93,8 @@ def _features(block: str, shape: Mapping[str, int]) -> np.ndarray:
 
 # Width and depth of a block RAM: each family's can trade one for the other.
 _18_KBIT = ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384))
-_SHAPES = {Family.ECP5: _18_KBIT, Family.XC7: _18_KBIT,
-           Family.ICE40: ((16, 256), (8, 512), (4, 1024), (2, 2048))}
+_SHAPES = dict.fromkeys(Family, _18_KBIT) | {
+    Family.ICE40: ((16, 256), (8, 512), (4, 1024), (2, 2048))}
 
 
 def block_rams(depth: int, width: int, family: Family) -> int:

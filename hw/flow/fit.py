@@ -20,7 +20,8 @@ __all__ = [
     "usual_sizes", "what_fits"]
 
 FITTING: Mapping[str, str] = MappingProxyType({
-    "ice40-up5k": "micro", "ice40-hx8k": "micro", "ecp5-25k": "micro", "ecp5-85k": "tiny"})
+    "ice40-up5k": "micro", "ice40-hx8k": "micro", "ecp5-25k": "micro", "gw2a-18": "micro",
+    "lifcl-40": "micro", "ecp5-85k": "tiny"})
 """A bundled model that fits a target, with the sizes chosen here."""
 
 
@@ -64,26 +65,20 @@ def what_fits(
         return f" Without size options, sizes that fit are chosen: {options_text(own.sizes)}."
     if spec is not CORE:
         return ""
-    text = ""
-    larger = _larger_with_room(model, target)
+    def size(name: str) -> int:
+        return TARGETS[name].available.get(Resource.LUT, 0)
+
+    limits, text = Limits.of(model), ""
+    larger = next((
+        name for name in sorted(TARGETS, key=size) if size(name) > size(target.name)
+        and any(has_room(core, TARGETS[name]) for _, core in fitting(limits, TARGETS[name])[:3])),
+        None)
     if larger is not None:
-        text += f" The next larger device with room for a core of this model: --target {larger}."
+        text = f" The next larger device with room for a core of this model: --target {larger}."
     if target.name in FITTING:
         text += (f" A bundled model that fits: sterna synth {FITTING[target.name]} "
                  f"--target {target.name}.")
     return text
-
-
-def _larger_with_room(model: QuantizedModel, target: FpgaTarget) -> str | None:
-    """The next larger target with a core that has room for a model; None if there is none."""
-    def size(name: str) -> int:
-        return TARGETS[name].available.get(Resource.LUT, 0)
-
-    limits = Limits.of(model)
-    return next((
-        name for name in sorted(TARGETS, key=size) if size(name) > size(target.name)
-        and any(has_room(core, TARGETS[name]) for _, core in fitting(limits, TARGETS[name])[:3])),
-        None)
 
 
 def options_text(sizes: Sizes) -> str:
@@ -122,9 +117,6 @@ def _of_part(spec: UnitSpec, core: CoreParams) -> Sizes:
     return {name: value for name, value in wanted.items() if name in spec.sizes}
 
 
-_FULL = {Resource.LUT: 0.95, Resource.FF: 0.95}
-"""Fraction of a resource that can be placed in practice; all of it elsewhere."""
-
 class FitError(ValueError):
     """The target has too little of something; the message has the numbers.
 
@@ -152,7 +144,7 @@ def check_memories(
     if rams.total() <= available:
         return
     found = Usage(Resource.BLOCK_RAM, rams.total(), available, "estimate")
-    said = _larger([found], target) if advice is None else []
+    said: list[str] = []
     if not params.port_bits:
         said.append(f"the weights alone take {rams['weights']:,}")
         said += advice if advice is not None else [
@@ -165,18 +157,7 @@ def check_fit(spec: UnitSpec, target: FpgaTarget, usage: Sequence[Usage]) -> Non
     short = [each for each in usage
              if each.available is not None and each.needed > each.available]
     if short:
-        raise FitError(_message(
-            spec.name, target, short, usage[0].tool, _larger(usage, target)))
-
-
-def _larger(usage: Sequence[Usage], target: FpgaTarget) -> list[str]:
-    """The larger device, if there is one that has enough of everything that was counted."""
-    if target.larger is None:
-        return []
-    available = TARGETS[target.larger].available
-    enough = all(each.needed <= _FULL.get(each.resource, 1.0) * available[each.resource]
-                 for each in usage)
-    return [f"--target {target.larger} has enough"] if enough else []
+        raise FitError(_message(spec.name, target, short, usage[0].tool, []))
 
 
 def _message(

@@ -9,6 +9,7 @@ from graphlib import TopologicalSorter
 from typing import Any
 
 from sterna.hw.emit.rtlil_names import is_derived
+from sterna.hw.flow.primitives import Primitive, primitive_of
 
 __all__ = ["Hierarchy"]
 
@@ -16,8 +17,6 @@ Bit = int | str
 """A net by its number, or a constant ``"0"``, ``"1"``, ``"x"``."""
 
 _SCOPE = "$scopeinfo"
-_COMBINATIONAL = re.compile(r"LUT[1-6](_2)?|SB_LUT4|PFUMX|L6MUX21|MUXF[789]|INV|BUF")
-_FLIP_FLOP = re.compile(r"TRELLIS_FF|FD[RSPC]E(_1)?|SB_DFF\w*")
 _PACKED = re.compile(r"_(DFF|RAM|CARRY)?LC$")
 # A place in the design comes first; Yosys adds places in files of its own, below /share.
 _DECLARED = re.compile(r"[^/|:]+\.v:(\d+)\.")
@@ -70,7 +69,7 @@ class Hierarchy:
     def source(self, name: str) -> str | None:
         """The cell of this netlist that one of nextpnr's was made of; None if there is none."""
         for candidate in (name, name.partition("$")[0], name.rpartition("$")[0],
-                          _PACKED.sub("", name)):
+                          name.partition("/")[0], _PACKED.sub("", name)):
             if candidate in self.cells:
                 return candidate
         return None
@@ -92,10 +91,10 @@ class Hierarchy:
     def register(self, cell: str) -> str | None:
         """The wire that a flip-flop drives, or the one behind a LUT; None if there is none."""
         found = self.cells[cell]
-        if not _FLIP_FLOP.fullmatch(found["type"]):
+        if primitive_of(found["type"]) is not Primitive.REGISTER:
             behind = [self.cells[name] for bit in _bits(found, "output")
                       for name in self._readers.get(bit, ())
-                      if _FLIP_FLOP.fullmatch(self.cells[name]["type"])]
+                      if primitive_of(self.cells[name]["type"]) is Primitive.REGISTER]
             if not behind:
                 return None
             found = behind[0]
@@ -141,7 +140,8 @@ class Hierarchy:
     def _find_blocks(self) -> dict[str, str]:
         blocks = {
             name: self._block_by_source(cell) or self._block_by_name(name)
-            for name, cell in self.cells.items() if not _COMBINATIONAL.fullmatch(cell["type"])}
+            for name, cell in self.cells.items()
+            if primitive_of(cell["type"]) not in (Primitive.LUT, Primitive.MUX)}
         driven = {
             name: [reader for bit in _bits(cell, "output")
                    for reader in self._readers.get(bit, ())]

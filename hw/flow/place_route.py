@@ -128,7 +128,7 @@ def check_router(target: FpgaTarget) -> Router:
     if importlib.util.find_spec(router.module) is None:
         raise MissingToolError(
             f"nextpnr for {target.name} is not installed (package {router.package}): "
-            f"{install_command('pnr')}")
+            f"{install_command(router.extra)}")
     return router
 
 
@@ -156,17 +156,18 @@ def route(
 
     ``netlist`` is Yosys' JSON, ``options`` are further arguments. ``pins`` are constraints of a
     whole design: where its ports are, and its clock. Without them ports get no pads where the
-    router can do so, and paths to and from them do not count. ``progress`` is called with each
-    step that the log tells of. PlaceRouteError if nextpnr fails, finds no place for a cell, or
-    takes too long.
+    router can do so, and paths to and from them do not count; otherwise those of the target hold.
+    ``progress`` is called with each step that the log tells of. PlaceRouteError if nextpnr fails,
+    finds no place for a cell, or takes too long.
     """
     router = check_router(target)
     (folder / _NETLIST).write_bytes(netlist)
     (folder / _REPORT).unlink(missing_ok=True)
     context = ["--out-of-context"] if router.out_of_context else []
+    pins = target.part_pins if pins is None else pins
     if pins is not None:
         (folder / _PINS).write_text(pins, encoding="utf-8")
-        context = [router.pins_option, _PINS]
+        context = router.pins_option.format(_PINS).split()
     command = [
         *_command(router, router.function), *target.router_options, *context,
         "--json", _NETLIST, "--report", _REPORT, *options]

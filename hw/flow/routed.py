@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sterna.hw.flow.hierarchy import Hierarchy
+from sterna.hw.flow.primitives import Primitive, primitive_of
 from sterna.hw.flow.target import Resource, Router
 
 __all__ = [
     "CriticalPath", "Hop", "PlacedCells", "SlackBin", "SlackHistogram",
     "critical_path", "place_of_cells", "placement_of", "slack_histogram"]
 
-_BEL = re.compile(r"X(\d+)/Y(\d+)/.+")
+_BEL = re.compile(r"X(\d+)/?Y(\d+)/.+")
 _HEAD = "Slack histogram:"
 _LEGEND = re.compile(r"\* represents (\d+) endpoint")
 _BIN = re.compile(r"\[\s*(-?\d+),\s*(-?\d+)\) \|(\**)(\+?)")
@@ -96,11 +97,6 @@ def slack_histogram(log: str) -> SlackHistogram | None:
         SlackBin(int(low), int(high), step * len(marks)) for low, high, marks, _ in bins))
 
 
-_KINDS = {
-    "CCU2C": "carry", "SB_CARRY": "carry", "DP16KD": "block RAM", "PDPW16KD": "block RAM",
-    "MULT18X18D": "multiplier", "SB_MAC16": "multiplier", "TRELLIS_DPR16X4": "LUT RAM",
-    "PFUMX": "mux", "L6MUX21": "mux",
-}
 _CARRY_IN = ("FCI", "CIN")
 _PLACE = re.compile(r"(\.\d+){2}$")
 _PORTS = {"CE": " (enable)", "CEN": " (enable)", "LSR": " (reset)", "SR": " (reset)"}
@@ -110,7 +106,7 @@ _PORTS = {"CE": " (enable)", "CEN": " (enable)", "LSR": " (reset)", "SR": " (res
 class Hop:
     """A cell on the path; carries that follow each other in a block are one hop."""
 
-    kind: str  # register, LUT, carry, mux, LUT RAM, block RAM or multiplier
+    kind: Primitive
     # the instance that the cell belongs to, as a path below the top module; empty for the top
     # module itself
     block: str
@@ -155,7 +151,7 @@ def critical_path(hierarchy: Hierarchy, path: Iterable[Mapping[str, Any]]) -> Cr
     hops: list[Hop] = []
     pending, wire = 0.0, None
     for index, each in enumerate(segments):
-        if each["type"] == "routing":
+        if each["type"] in ("routing", "clk-skew"):
             pending += each["delay"]
             continue
         driven = segments[index + 1] if index + 1 < len(segments) else None
@@ -177,16 +173,19 @@ def critical_path(hierarchy: Hierarchy, path: Iterable[Mapping[str, Any]]) -> Cr
         sum(hop.logic_ns for hop in hops), sum(hop.routing_ns for hop in hops), tuple(hops))
 
 
-def _kind_and_block(hierarchy: Hierarchy, name: str, port: str, segment: str) -> tuple[str, str]:
+def _kind_and_block(
+    hierarchy: Hierarchy, name: str, port: str, segment: str,
+) -> tuple[Primitive, str]:
     cell = hierarchy.source(name)
     block = ""
-    kind = "carry" if port in ("COUT", "CIN") else "LUT"
+    kind = Primitive.CARRY if port in ("COUT", "CIN") else Primitive.LUT
     if cell is not None:
         inside = hierarchy.block(cell)
         block = "(wrapper)" if inside is None else inside
-        kind = _KINDS.get(hierarchy.cells[cell]["type"], kind)
-    if kind in ("LUT", "mux") and segment in ("clk-to-q", "setup"):
-        kind = "register"
+        found = primitive_of(hierarchy.cells[cell]["type"])
+        kind = kind if found in (None, Primitive.REGISTER) else found
+    if kind in (Primitive.LUT, Primitive.MUX) and segment in ("clk-to-q", "setup"):
+        kind = Primitive.REGISTER
     return kind, block
 
 
@@ -195,12 +194,13 @@ def _instance(hierarchy: Hierarchy, name: str, block: str) -> str:
     cell = hierarchy.source(name)
     if cell is None:
         return block
-    kind = hierarchy.cells[cell]["type"]
-    if "MULT" in kind or "MAC" in kind:
-        return f"{block}.(product)" if block else "(product)"
-    if "RAM" in kind or kind in ("DP16KD", "PDPW16KD", "TRELLIS_DPR16X4"):
-        return hierarchy.below(_PLACE.sub("", cell))
-    return block
+    match primitive_of(hierarchy.cells[cell]["type"]):
+        case Primitive.MULTIPLIER:
+            return f"{block}.(product)" if block else "(product)"
+        case Primitive.BLOCK_RAM | Primitive.LUT_RAM:
+            return hierarchy.below(_PLACE.sub("", cell))
+        case _:
+            return block
 
 
 def _end(hierarchy: Hierarchy, name: str, port: str, block: str) -> str:

@@ -18,7 +18,8 @@ from sterna.hw.emit.tools import files_of
 from sterna.hw.flow.cached_tools import CachedTools, Progress, has_router
 from sterna.hw.flow.fit import FitError, check_fit, check_memories, usual_sizes, what_fits
 from sterna.hw.flow.place_route import check_router
-from sterna.hw.flow.synth_report import BlockArea, SynthReport
+from sterna.hw.flow.primitives import Area
+from sterna.hw.flow.synth_report import SynthReport
 from sterna.hw.flow.target import FpgaTarget, Resource, style_for, target_named
 from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.units.mac.mac_product import MAC
@@ -145,8 +146,7 @@ def synth(
     module = spec.module
     mapped = tools.map(files, module)
     usage = tools.count(mapped)
-    blocks = {path: BlockArea.of_cells(mapped.synthesis, cells)
-              for path, cells in mapped.hierarchy.area().items()}
+    blocks = {path: Area.of_cells(cells) for path, cells in mapped.hierarchy.area().items()}
     report = SynthReport(
         unit, spec.chosen(params), module, target, _versions(target), mapped.synthesis,
         usage, blocks, mapped.passes,
@@ -237,7 +237,7 @@ class LayerCost:
     target: FpgaTarget
     # cells by Yosys: LUTs (those of carries and LUT memory included), flip-flops, block memories
     # and multipliers
-    area: BlockArea
+    area: Area
     # cycles from the first word of a vector taken to its last result offered, for each matrix (one
     # for a layer), when nothing waits
     latency: tuple[int, ...]
@@ -287,6 +287,6 @@ def layer_cost(
         lambda text, step: None)
     synthesis = tools.map(files_of(emitted.verilog_path), emitted.module).synthesis
     return LayerCost(
-        emitted.module, target, BlockArea.of_cells(synthesis, synthesis.cells),
+        emitted.module, target, synthesis.area,
         tuple(each["latency"] for each in emitted.manifest["cycles"]),
         tuple(each["period"] for each in emitted.manifest["cycles"]))

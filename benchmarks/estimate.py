@@ -39,12 +39,17 @@ _USUAL = [(_MICRO, {"rows": 1, "cols": 64, "quant_lanes": 4}),
           (_MID, {"rows": 8, "cols": 64, "sequences": 16}),
           (_MID, {"rows": 16, "cols": 64, "quant_lanes": 16, "post_lanes": 8, "cell_lanes": 4,
                   "sequences": 2})]
+_SMALLER = [{"rows": 1, "cols": 64, "quant_lanes": 4}, {"rows": 2, "cols": 16},
+            {"rows": 4, "cols": 32}, {"rows": 4, "cols": 32, "sequences": 4},
+            {"rows": 8, "cols": 32}]
 # In S16 no core fits an iCE40.
 _DESIGNS = {
     ("ecp5-85k", profile): _USUAL + [(_MICRO, sizes) for sizes in _COMPACT]
     for profile in (C12, S16)} | {
     (target, C12): [(_SMALL, sizes) for sizes in _COMPACT]
-    for target in ("ice40-up5k", "ice40-hx8k")}
+    for target in ("ice40-up5k", "ice40-hx8k")} | {
+    (target, C12): [(_MICRO, sizes) for sizes in _SMALLER + _COMPACT]
+    for target in ("gw2a-18", "lifcl-40")}
 
 
 def designs() -> list[tuple[str, QuantizedModel, dict[str, Any]]]:

@@ -4,8 +4,10 @@
 
 Yosys lists mutants, each an input of a cell that is inverted or constant, and puts all of them into
 one netlist, where a port chooses. The bench is the test of the emitted folder: its words, with
-pauses at both ends, once for each mutant, in one simulation. What it does not notice and Yosys
-proves to be the same circuit is no fault; the others are what the bench misses.
+pauses at both ends and without, once for each mutant, in one simulation; and the cycles they take,
+which are those of the unit as the benches of ``sterna.sim`` have them from the cycle model. What
+it does not notice and Yosys proves to be the same circuit is no fault; the others are what the
+bench misses.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from sterna.sim.testing.run import run_cocotb
 
 _SELECT = "mutant"
 _BENCH = f"""
+import itertools
 import json
 import os
 import random
@@ -35,7 +38,7 @@ import random
 import cocotb
 import {{test}} as own
 from cocotb.clock import Clock
-from cocotb.triggers import SimTimeoutError, with_timeout
+from cocotb.triggers import RisingEdge, SimTimeoutError, with_timeout
 from cocotb.utils import get_sim_time
 
 sink = own.StreamSink
@@ -48,15 +51,19 @@ async def every_mutant(dut):
     if not json.loads(os.environ["STERNA_WAITS"]):
         own.StreamSink = lambda dut, name, pause, rng, phase, shy: sink(dut, name, None, rng, phase)
     Clock(dut.clk, 10, unit="ns").start()
-    missed, patience = [], 1e9
+    missed, cycles, patience = [], [], 1e9
     for mutant in [0, *json.loads(os.environ["STERNA_MUTANTS"])]:
-        begin = get_sim_time("ns")
+        await RisingEdge(dut.clk)
+        begin, ends = get_sim_time("ns"), []
         try:
-            for phase in vectors["phases"]:
+            for pause, phase in itertools.product((own.Pause(0.5), None), vectors["phases"]):
                 phase["levels"]["{_SELECT}"] = mutant
                 await with_timeout(own.run_phase(
-                    dut, unit, phase, vectors["patience"], own.Pause(0.5), random.Random(1)),
+                    dut, unit, phase, vectors["patience"], pause, random.Random(1)),
                     patience, "ns")
+                ends.append(get_sim_time("ns") - begin)
+            cycles = cycles or ends
+            assert ends == cycles, "other results would come later, or earlier"
             missed.append(mutant)
         # It may say too much for ever, or something undefined.
         except (AssertionError, SimTimeoutError, ValueError):

@@ -9,6 +9,7 @@ import pytest
 from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.conversation import Conversation, ConversationError
+from sterna.hw.board.serial_protocol import BLOCK_BYTES
 from sterna.hw.board.top import BoardParams, board_design, write_sources
 from sterna.hw.core.core_image import build_image
 from sterna.hw.core.linear_image import pack_image
@@ -48,11 +49,22 @@ def test_one_bitstream_talks_as_each_model_that_is_loaded(tmp_path: Path) -> Non
         conversation.load(image[:200] + bytes([image[200] ^ 1]) + image[201:])
     with pytest.raises(ConversationError, match=r"does not do FEED \d+: it says REFUSED"):
         list(conversation.say([10, 11], 1))
+
+    def interrupt(done: int) -> None:
+        if done > 1500:
+            raise KeyboardInterrupt
+
+    # A load that was interrupted goes on; if it was of another image, all is written again.
     told: list[int] = []
-    conversation.load(design.image, told.append)
-    assert told == sorted(told)
-    assert told[-1] == len(design.image)
-    talks_as(LARGE)
+    for begun in (design.image, image):
+        with pytest.raises(KeyboardInterrupt):
+            conversation.load(begun, interrupt)
+        told.clear()
+        conversation.load(design.image, told.append)
+        assert told[0] == BLOCK_BYTES
+        assert told[-1] == len(design.image)
+        assert (told == sorted(told)) == (begun is design.image)
+        talks_as(LARGE)
 
 
 def test_the_folder_has_what_is_synthesised_and_all_pins(tmp_path: Path) -> None:

@@ -148,7 +148,8 @@ def test_an_image_is_written_word_by_word_and_read_when_all_is_there():
     dut = SerialProtocol(256, loads=True)
     orders = [order_bytes(Order.WRITE, 1), order_bytes(Order.PLACE, 0x12345), *(
         order_bytes(Order.WRITE, word) for word in (0, 0xFEDC_BA98)), fed(5),
-        order_bytes(Order.BOOT), fed(6), order_bytes(Order.BOOT)]
+        order_bytes(Order.WRITTEN), order_bytes(Order.BOOT), fed(6), order_bytes(Order.WRITTEN),
+        order_bytes(Order.BOOT)]
     answers, written = b"", []
 
     async def bench(ctx):
@@ -181,8 +182,10 @@ def test_an_image_is_written_word_by_word_and_read_when_all_is_there():
 
     run_bench(dut, bench)
     assert written == [(0x12345, 0), (0x12346, 0), (0x12347, 0xBA98), (0x12348, 0xFEDC)]
-    # The first write has no place yet, and the first token no model.
-    assert answers == (STOPPED + REFUSED + 3 * DONE + REFUSED + DONE + DONE + DONE)
+    # The first write has no place yet, and the first token no model; blocks are of 512 words.
+    assert answers == (STOPPED + REFUSED + 3 * DONE + REFUSED + b"\xc1\x11" + DONE + DONE + DONE
+                       + b"\0" + DONE + DONE)
+    assert 0x12349 >> 9 == 1 << 7 | 0x11
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -306,7 +306,7 @@ def report(
         help="Take the memory of this board, and the narrowest port for all of its bandwidth: "
              "arty-a7, kv260, u250, u280 or ulx3s.")] = None,
     target: Annotated[str | None, typer.Option(
-        help="Also estimate the area on ecp5-85k, ecp5-25k, ice40-up5k or ice40-hx8k.",
+        help="Also estimate the area on any of `sterna synth` but xc7, such as ecp5-85k.",
         autocompletion=complete_target)] = None,
     lut: Annotated[int | None, typer.Option(
         help="With --target: choose the fastest core of so many LUTs at most.")] = None,

@@ -31,7 +31,7 @@ _SIZES = tuple(name for name in unit_options.SIZES if name != "style")   # it ha
 def synth(
     model: ModelArgument,
     target: Annotated[str, typer.Option(
-        help="ecp5-85k, ecp5-25k, ice40-up5k, ice40-hx8k or xc7.",
+        help="ecp5-85k, ecp5-25k, ice40-up5k, ice40-hx8k, gw2a-18, lifcl-40 or xc7.",
         autocompletion=complete_target)],
     *,
     unit: unit_options.UnitOption = "core",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from sterna.hw.board.serial_protocol import (
+    BLOCK_BYTES,
     COUNT_BITS,
     LOAD_QUEUE_BYTES,
     QUEUE_BYTES,
@@ -95,23 +96,41 @@ class Conversation:
     def load(self, image: bytes, progress: Callable[[int], None] | None = None) -> None:
         """Write an image to the memory of the board, and have it read.
 
-        ``progress`` is told how many bytes are there. ConversationError if the board has no memory
-        for an image, or refuses this one.
+        Where a load was interrupted, it goes on. ``progress`` is told how many bytes are there.
+        ConversationError if the board has no memory for an image, or refuses this one.
         """
         self.meet()
-        self._obey(Order.PLACE)
-        values = [int.from_bytes(image[at:at + _WRITE_BYTES], "little")
-                  for at in range(0, len(image), _WRITE_BYTES)]
+        self._port.write(order_bytes(Order.WRITTEN))
+        blocks = self._read()
+        if isinstance(blocks, Answer):
+            raise ConversationError(f"the board takes no image: it says {blocks.name}")
+        _check(Order.WRITTEN, 0, self._read())
+        begin = blocks * BLOCK_BYTES if blocks * BLOCK_BYTES < len(image) else 0
+        if begin:       # with its checksum: what is there may be of another image
+            self._put(image[:BLOCK_BYTES], 0, None)
+        self._put(image, begin, progress)
+        try:
+            self.boot()
+        except ConversationError:
+            if not begin:
+                raise
+            self._put(image, 0, progress)
+            self.boot()
+
+    def _put(self, image: bytes, begin: int, progress: Callable[[int], None] | None) -> None:
+        """Write an image from a byte on."""
+        self._obey(Order.PLACE, begin // 2)
         before: list[int] = []
-        for start in range(0, len(values) + _HALF_WINDOW, _HALF_WINDOW):
-            some = values[start:start + _HALF_WINDOW]
+        step = _HALF_WINDOW * _WRITE_BYTES
+        for start in range(begin, len(image) + step, step):
+            some = [int.from_bytes(image[at:at + _WRITE_BYTES], "little")
+                    for at in range(start, min(start + step, len(image)), _WRITE_BYTES)]
             self._port.write(b"".join(order_bytes(Order.WRITE, value) for value in some))
             for value in before:
                 _check(Order.WRITE, value, self._read())
             before = some
             if progress is not None:
-                progress(min(start * _WRITE_BYTES, len(image)))
-        self.boot()
+                progress(min(start, len(image)))
 
     def boot(self) -> None:
         """Wait until the board has read the image in its memory.

@@ -21,8 +21,8 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.core.image_reader import ImageStatus
 from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS
 
-__all__ = ["COUNT_BITS", "LOAD_QUEUE_BYTES", "QUEUE_BYTES", "Answer", "Order", "SerialProtocol",
-           "check_core", "order_bytes"]
+__all__ = ["BLOCK_BYTES", "COUNT_BITS", "LOAD_QUEUE_BYTES", "QUEUE_BYTES", "Answer", "Order",
+           "SerialProtocol", "check_core", "order_bytes"]
 
 COUNT_BITS = 16
 """Bits of the number of tokens to write."""
@@ -32,6 +32,9 @@ QUEUE_BYTES = 32
 
 LOAD_QUEUE_BYTES = 256
 """Bytes that a board keeps whose model is loaded: they fit a block RAM."""
+
+BLOCK_BYTES = 1024
+"""Of an image, what WRITTEN counts."""
 
 _ARGUMENT_BITS = 32
 _LOW_BITS, _HIGH_BITS, _HIGH = 7, 6, 0b11
@@ -56,6 +59,8 @@ class Order(enum.IntEnum):
     PLACE = 0x87
     WRITE = 0x88  # write two words, the first in the low bits
     BOOT = 0x89  # read the image; REFUSED if it is none for this board
+    # How far an image is written: as a token, whole blocks of :data:`BLOCK_BYTES`. 0 after BOOT.
+    WRITTEN = 0x8A
 
 
 class Answer(enum.IntEnum):
@@ -102,7 +107,7 @@ class SerialProtocol(wiring.Component):
     sampled
         Whether the core can draw tokens; otherwise BETA and SEED are refused.
     loads
-        Whether the model is loaded; otherwise PLACE, WRITE and BOOT are refused.
+        Whether the model is loaded; otherwise PLACE, WRITE, BOOT and WRITTEN are refused.
 
     Members
     -------
@@ -150,7 +155,7 @@ class SerialProtocol(wiring.Component):
         vocab, prompt = self.vocab, self.prompts.payload
         argument, order = Signal(_ARGUMENT_BITS), Signal(8)
         count, left = Signal(COUNT_BITS, init=1), Signal(COUNT_BITS)
-        token = Signal(self.token_bits)
+        token = Signal(16 if self.loads else self.token_bits)
         stopping, fresh, asked = Signal(init=1), Signal(init=1), Signal()
         answer = Signal(8)
 
@@ -208,6 +213,10 @@ class SerialProtocol(wiring.Component):
                                 say(Answer.REFUSED)
                         with m.Case(Order.BOOT):
                             m.next = "Drain"
+                        with m.Case(Order.WRITTEN):
+                            words = self.writes.payload.address
+                            m.d.sync += [token.eq(words // (BLOCK_BYTES // 2)), left.eq(0)]
+                            m.next = "Look"
                     with m.Default():
                         say(Answer.REFUSED)
 
@@ -249,7 +258,7 @@ class SerialProtocol(wiring.Component):
                 with m.If(second):
                     say(Answer.DONE)
         with m.State("Drain"), m.If(self.idle | ~self.loading):
-            m.d.sync += self.loading.eq(0)
+            m.d.sync += [self.loading.eq(0), self.writes.payload.address.eq(0)]
             m.next = "Boot"
         with m.State("Boot"):
             with m.If(self.status == ImageStatus.RUNNING):

@@ -75,7 +75,8 @@ _GOWIN = Router(
         Resource.LUT: MappingProxyType(dict.fromkeys(("LUT4", "LUT3", "LUT2", "LUT1", "ALU"), 1)),
         Resource.FF: MappingProxyType(dict.fromkeys((
             "DFF", "DFFE", "DFFR", "DFFRE", "DFFS", "DFFSE"), 1)),
-        Resource.BLOCK_RAM: MappingProxyType(dict.fromkeys(("BSRAM", "SP", "DP", "SDP", "pROM"), 1)),
+        Resource.BLOCK_RAM: MappingProxyType(dict.fromkeys((
+            "BSRAM", "SP", "DP", "SDP", "pROM"), 1)),
         Resource.DSP: MappingProxyType(dict.fromkeys(("MULT18X18", "MULT9X9"), 1)),
     }), out_of_context=False, tile_cells=14, pins_option="--vopt cst={}")
 _NEXUS = Router(

@@ -45,8 +45,8 @@ from sterna.model.profile import S16, FixedPoint, NumericProfile
 from sterna.model.quantized import Projection
 
 __all__ = [
-    "emit_layer", "emit_matrix", "layer_component", "matrix_component", "plan_layer",
-    "plan_matrices"]
+    "check_name", "emit_layer", "emit_matrix", "layer_component", "matrix_component", "plan_layer",
+    "plan_matrices", "sha256_of"]
 
 _ROWS, _COLS, _LANES = 8, 128, 8
 """Sizes unless told otherwise; a smaller matrix gets a smaller array."""
@@ -185,7 +185,7 @@ def emit_matrix(
     """
     check_path("folder", folder)
     check_replaceable(Path(folder))
-    _check_name(name)
+    check_name(name)
     layers = _layers(weights, output)
     params, image = plan_matrices(layers, rows=rows, cols=cols, lanes=lanes, style=style)
     unit = MatrixUnit(params, image)
@@ -196,7 +196,7 @@ def emit_matrix(
         sections=matrix_sections(params, cycles), extra=_stated(cycles),
         vectors=matrix_vectors(layers, params, ports, cycles))
     origin = {"matrices": [
-        {"rows": each.rows, "columns": each.columns, "sha256": _sha256(each.weight),
+        {"rows": each.rows, "columns": each.columns, "sha256": sha256_of(each.weight),
          "requantized": each.requantization is not None,
          "words_in": params.words_in(index, params.quant_lanes),
          "words_out": params.words_out(index)}
@@ -258,7 +258,7 @@ def emit_layer(
     params, image = plan_layer(
         layer, sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style)
     name = _NAMES[type(layer)] if name is None else name
-    _check_name(name)
+    check_name(name)
     unit = LayerUnit(params, image)
     cycles = unit_cycles(params)
     design = UnitDesign(
@@ -328,7 +328,7 @@ def _is_rows(weights: Sequence[Any]) -> bool:
         isinstance(each, TernaryMatrix | MatrixLayer) or np.ndim(each) == 2 for each in weights)
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
     """Refuse what is no plain Verilog name, and those of files that the folder has in any case."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise ValueError(
@@ -345,7 +345,7 @@ def _described(layer: Layer) -> dict[str, Any]:
         "columns": layer.columns, "rows": layer.rows,
         "projections": {
             name: {"shape": list(each.weight.shape), "k": each.k, "shift": each.shift,
-                   "sha256": _sha256(each.weight)}
+                   "sha256": sha256_of(each.weight)}
             for name, each in layer.projections.items()}}
 
 
@@ -353,5 +353,5 @@ def _stated(cycles: Sequence[UnitCycles]) -> dict[str, Any]:
     return {"cycles": [asdict(each) for each in cycles]}
 
 
-def _sha256(weight: np.ndarray) -> str:
+def sha256_of(weight: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(weight).tobytes()).hexdigest()

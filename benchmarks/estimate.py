@@ -84,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                            for name, area in sorted(report.parts.items())}
         kept.append(entry)
         path.write_text("[\n" + ",\n".join(map(json.dumps, kept)) + "\n]\n", encoding="utf-8")
-        print(f"{kind} {sizes}: {report.needed(Resource.LUT):,} by the router", flush=True)
+        print(f"{kind} {sizes}: {report.needed(Resource.LUT):,} LUTs by {report.usage[0].tool}",
+              flush=True)
     return report_errors(kept)
 
 

@@ -42,6 +42,7 @@ from cocotb.triggers import RisingEdge, SimTimeoutError, with_timeout
 from cocotb.utils import get_sim_time
 
 sink = own.StreamSink
+own.CUTS = (23, 57, 131, 302)
 
 
 @cocotb.test()

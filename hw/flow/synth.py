@@ -21,6 +21,7 @@ from sterna.hw.flow.place_route import check_router
 from sterna.hw.flow.primitives import Area
 from sterna.hw.flow.synth_report import SynthReport
 from sterna.hw.flow.target import FpgaTarget, Resource, style_for, target_named
+from sterna.hw.layers.adders import AdderParams
 from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.units.mac.mac_product import MAC
 from sterna.hw.units.spec import Sizes, UnitSpec
@@ -267,7 +268,7 @@ class LayerCost:
 def layer_cost(
     emitted: EmittedUnit, target: FpgaTarget | str = "ecp5-85k", *, cache: Cache | None = None,
 ) -> LayerCost:
-    """Synthesise what ``emit_matrix`` or ``emit_layer`` wrote.
+    """Synthesise what ``emit_matrix``, ``emit_adders`` or ``emit_layer`` wrote.
 
     ``target`` is a target or its name, of the family of the unit's style; ``cache`` is where
     results are kept, None takes :func:`~sterna.model.cache.user_cache`. ValueError if there is no
@@ -277,11 +278,12 @@ def layer_cost(
     if not isinstance(emitted, EmittedUnit):
         raise ValueError(f"give what emit_matrix or emit_layer returned, got {emitted!r}")
     params = emitted.params
-    if not isinstance(params, LayerParams):
+    if not isinstance(params, LayerParams | AdderParams):
         raise ValueError(
-            f"layer_cost takes what emit_matrix or emit_layer returned, got {emitted.module}: "
-            f"sterna.hw.flow.synth has the others")
-    style_for(target, params.style.value)
+            f"layer_cost takes what emit_matrix, emit_adders or emit_layer returned, got "
+            f"{emitted.module}: sterna.hw.flow.synth has the others")
+    if isinstance(params, LayerParams):
+        style_for(target, params.style.value)
     tools = CachedTools(
         target, cache if cache is not None else user_cache("synthesis"),
         lambda text, step: None)

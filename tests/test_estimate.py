@@ -24,7 +24,7 @@ MEASURED = estimate._measured()
 
 
 def test_what_was_measured_is_estimated_within_a_tenth():
-    assert len({each["kind"] for each in MEASURED}) == 6
+    assert len({each["kind"] for each in MEASURED}) == 10
     for each in MEASURED:
         found = fitted(each["kind"], each["shape"], MEASURED)
         for index, bound in ((0, 0.1), (1, 0.1), (2, 0.02)):

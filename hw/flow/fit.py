@@ -65,16 +65,19 @@ def what_fits(
         return f" Without size options, sizes that fit are chosen: {options_text(own.sizes)}."
     if spec is not CORE:
         return ""
-    def size(name: str) -> int:
-        return TARGETS[name].available.get(Resource.LUT, 0)
+    def size(each: FpgaTarget) -> int:
+        return each.available.get(Resource.LUT, 0)
 
     limits, text = Limits.of(model), ""
+    # Those of its family come first.
     larger = next((
-        name for name in sorted(TARGETS, key=size) if size(name) > size(target.name)
-        and any(has_room(core, TARGETS[name]) for _, core in fitting(limits, TARGETS[name])[:3])),
-        None)
+        each for each in sorted(TARGETS.values(), key=lambda each: (
+            each.family is not target.family, size(each)))
+        if size(each) > size(target)
+        and any(has_room(core, each) for _, core in fitting(limits, each)[:3])), None)
     if larger is not None:
-        text = f" The next larger device with room for a core of this model: --target {larger}."
+        text = (f" The next larger device with room for a core of this model: "
+                f"--target {larger.name}.")
     if target.name in FITTING:
         text += (f" A bundled model that fits: sterna synth {FITTING[target.name]} "
                  f"--target {target.name}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -11,6 +12,9 @@ from ipyxact.ipyxact import Component
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.registers import Bus
 from sterna.hw.emit.tools import verilator_environment
+from sterna.hw.flow.place_route import route
+from sterna.hw.flow.synthesis import Family, synthesize
+from sterna.hw.flow.target import TARGETS
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
@@ -61,4 +65,14 @@ def test_constraints_and_script_name_the_module_and_its_files(tmp_path):
     script = done.text("vivado.tcl")
     assert "synth_design -top glu_unit " in script
     assert f"read_verilog {{{' '.join(done.text('synthesis.f').split())}}}" in script
-    assert done.text("glu_unit.sdc") == "create_clock -name clk -period 10.0 [get_ports clk]\n"
+
+
+def test_nextpnr_takes_the_clock_from_the_constraints(tmp_path):
+    """Of a register in place of the unit: only its clock counts."""
+    done = emit_verilog(MODEL, "glu", tmp_path / "unit", lanes=2)
+    text = "module top(input clk, output reg q); always @(posedge clk) q <= ~q; endmodule\n"
+    _, netlist = synthesize({"top.v": text}, "top", Family.ECP5)
+    (tmp_path / "unit.sdc").write_text(done.text("glu_unit.sdc"))
+    report = route(tmp_path, TARGETS["ecp5-25k"], json.dumps(netlist).encode(),
+                   ["--sdc", "unit.sdc"])
+    assert report["fmax"]["clk"]["constraint"] == 100

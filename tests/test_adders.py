@@ -83,6 +83,7 @@ def test_the_verilog_multiplies_a_vector_every_cycle(weights, simulator, tmp_pat
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_a_small_matrix_takes_fewer_luts_than_an_array_of_its_size(tmp_path):
     weights = np.random.default_rng(2).integers(-1, 2, (8, 16))
     cache = Cache(tmp_path / "cache")

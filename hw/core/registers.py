@@ -48,6 +48,7 @@ EVENT_MEANINGS = {
     Event.STOPPED: "`STATUS` is neither loading (0) nor running (1)",
     Event.REFUSED: "a `SEND` or `TAKE` did nothing; write a 1 to clear it",
 }
+"""What each event says, in the map of registers."""
 
 _PROMPT_MEANINGS = {
     "sequence": "whose token it is", "token": "the token", "start": "whether it begins a text",

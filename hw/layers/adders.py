@@ -34,7 +34,8 @@ class AdderPlan:
     """How the rows of a matrix are added up.
 
     Values are numbered: first those of the columns, then ``sums``, each ``sign * a + sign * b`` of
-    two earlier ones: ``(a, sign, b, sign)``. ``rows`` are values, None for a row of zeros.
+    two earlier ones: ``(a, sign, b, sign)``, the last sign 0 where -a is all. ``rows`` are values,
+    None for a row of zeros.
     """
 
     columns: int
@@ -104,7 +105,7 @@ def plan_adders(weights: np.ndarray) -> AdderPlan:
         heapq.heapify(heap)
         while len(heap) > 1:
             (_, a, of_a), (_, b, of_b) = heapq.heappop(heap), heapq.heappop(heap)
-            # Of two that are subtracted the sum is; where a row adds one, its own is added.
+            # Two negative terms become a negative one, all others a positive one.
             both = -1 if of_a == of_b == -1 else 1
             new = add(a, both * of_a, b, both * of_b)
             heapq.heappush(heap, (depths[new], new, both))

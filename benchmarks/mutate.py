@@ -3,11 +3,10 @@
     python benchmarks/mutate.py [--only TEXT] [--mutants 200] [--seed 1]
 
 Yosys lists mutants, each an input of a cell that is inverted or constant, and puts all of them into
-one netlist, where a port chooses. The bench is the test of the emitted folder: its words, with
-pauses at both ends and without, once for each mutant, in one simulation; and the cycles they take,
-which are those of the unit as the benches of ``sterna.sim`` have them from the cycle model. What
-it does not notice and Yosys proves to be the same circuit is no fault; the others are what the
-bench misses.
+one netlist, where a port chooses. The bench is the test of the emitted folder, once for each mutant,
+in one simulation: its words with short and long pauses at both ends and without any, and the cycles
+that they take, as the benches of ``sterna.sim`` compare them with the cycle model. What it does not
+notice and Yosys proves to be the same circuit is no fault; the others are what the bench misses.
 """
 
 from __future__ import annotations
@@ -42,7 +41,8 @@ from cocotb.triggers import RisingEdge, SimTimeoutError, with_timeout
 from cocotb.utils import get_sim_time
 
 sink = own.StreamSink
-own.CUTS = (23, 57, 131, 302)
+own.CUTS = (23, 57, 131, 302, 477, 731)
+PAUSES = (own.Pause(0.5), own.Pause(0.02, 400), None)
 
 
 @cocotb.test()
@@ -57,7 +57,7 @@ async def every_mutant(dut):
         await RisingEdge(dut.clk)
         begin, ends = get_sim_time("ns"), []
         try:
-            for pause, phase in itertools.product((own.Pause(0.5), None), vectors["phases"]):
+            for pause, phase in itertools.product(PAUSES, vectors["phases"]):
                 phase["levels"]["{_SELECT}"] = mutant
                 await with_timeout(own.run_phase(
                     dut, unit, phase, vectors["patience"], pause, random.Random(1)),

@@ -328,10 +328,10 @@ def _core(out_dir: Path) -> EmittedUnit:
     weight. What its second layer and the head compute is often saturated."""
     config = ModelConfig(d=8, layers=2, dff=20, vocab=32)
     model = random_model(config, C12, seed=3)
-    wild = random_model(config, C12, seed=3, gain=8).projections
+    wild, wilder = (random_model(config, C12, seed=3, gain=gain).projections for gain in (8, 60))
     model = replace(model, projections={
-        name: wild[name] if name.startswith(("head", "layer1.")) else each
-        for name, each in model.projections.items()})
+        name: (wilder if name == "head" else wild if name.startswith("layer1.") else
+               model.projections)[name] for name in model.projections})
     head, token = model.projections["head"], np.arange(model.config.vocab)
     weight = head.weight[token // 4]
     weight[token, token % model.config.d] = 0

@@ -152,7 +152,7 @@ class Norm(wiring.Component):
         settled = steps.flags(active, 1, "settled")[-1]     # the maximum is that of the job
         vector = Signal(StructLayout({
             "r": norm.r_bits, "silent": 1, "phase": 1, "sequence": params.batch_bits,
-            "chunks": range(params.chunks + 1), "gap": range(self.spacing + 1)}))
+            "chunks": range(params.chunks + 1), "gap": range(self.spacing + 1)}), reset_less=True)
         ends = Signal()
         m.d.comb += [
             starts.eq(active & settled & ~waiting & ~ready & ~rooted),

@@ -3,8 +3,8 @@
     python benchmarks/mutate.py [--only TEXT] [--mutants 200] [--seed 1]
 
 Yosys lists mutants, each an input of a cell that is inverted or constant, and puts all of them into
-one netlist, where a port chooses. The bench is the test of the emitted folder, once for each mutant,
-in one simulation: its words with short and long pauses at both ends and without any, and the cycles
+one netlist, where a port chooses. The bench is the test of the emitted folder, for each mutant in
+one simulation: its words with short and long pauses at both ends and without any, and the cycles
 that they take, as the benches of ``sterna.sim`` compare them with the cycle model. What it does not
 notice and Yosys proves to be the same circuit is no fault; the others are what the bench misses.
 """

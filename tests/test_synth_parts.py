@@ -468,7 +468,14 @@ def test_block_rams_take_the_best_shape(depth, width, family, expected):
     assert block_rams(depth, width, family) == expected
 
 
-def test_area_counts_the_luts_of_carries_and_lut_ram():
-    assert Area.of_cells({
-        "LUT4": 10, "CCU2C": 4, "TRELLIS_DPR16X4": 2, "TRELLIS_FF": 7, "DP16KD": 1,
-        "MULT18X18D": 3, "PFUMX": 9}) == Area(lut=30, carry=4, ff=7, block_ram=1, dsp=3)
+@pytest.mark.parametrize(("cells", "area"), [
+    ({"LUT4": 10, "CCU2C": 4, "TRELLIS_DPR16X4": 2, "TRELLIS_FF": 7, "DP16KD": 1, "PDPW16KD": 1,
+      "MULT18X18D": 3, "PFUMX": 9}, Area(lut=30, carry=4, ff=7, block_ram=2, dsp=3)),
+    ({"LUT6": 3, "CARRY4": 2, "FDRE": 5, "RAM32M": 1, "SRL16E": 1, "RAMB36E1": 1, "DSP48E1": 1,
+      "MUXF7": 1, "INV": 1}, Area(lut=8, carry=2, ff=5, block_ram=2, dsp=1)),
+    ({"LUT3": 1, "ALU": 2, "RAM16SDP4": 1, "DFFRE": 3, "DFF": 1, "SDPX9B": 1, "SP": 1,
+      "MULT9X9": 1, "MUX2_LUT5": 1, "OBUF": 1}, Area(lut=11, carry=2, ff=4, block_ram=2, dsp=1)),
+    ({"LUT4": 1, "WIDEFN9": 2, "DPR16X4": 1, "FD1P3IX": 3, "PDPSC16K": 1, "MULT18X18": 1,
+      "VHI": 1}, Area(lut=11, ff=3, block_ram=1, dsp=1))], ids=["ecp5", "xc7", "gowin", "nexus"])
+def test_area_counts_the_luts_of_carries_and_lut_ram(cells, area):
+    assert Area.of_cells(cells) == area

@@ -160,11 +160,11 @@ def check_fit(spec: UnitSpec, target: FpgaTarget, usage: Sequence[Usage]) -> Non
     short = [each for each in usage
              if each.available is not None and each.needed > each.available]
     if short:
-        raise FitError(_message(spec.name, target, short, usage[0].tool, []))
+        raise FitError(_message(spec.name, target, short, usage[0].tool))
 
 
 def _message(
-    unit: str, target: FpgaTarget, short: Sequence[Usage], tool: str, advice: Sequence[str],
+    unit: str, target: FpgaTarget, short: Sequence[Usage], tool: str, advice: Sequence[str] = (),
 ) -> str:
     numbers = ", ".join(
         f"{target.name_of(each.resource)} {each.needed:,} needed, {each.available:,} available"

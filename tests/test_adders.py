@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sterna.hw import TernaryMatrix, emit_adders, emit_matrix, layer_cost
+from sterna.hw import TernaryMatrix, adders_component, emit_adders, emit_matrix, layer_cost
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.layers.adders import AdderPlan, plan_adders
+from sterna.hw.testbench.amaranth import run_bench
 from sterna.model.cache import Cache
 
 MATRICES = arrays(np.int8, st.tuples(st.integers(1, 7), st.integers(1, 7)),
@@ -66,14 +67,13 @@ ROWS[10:, :3] = [[1, -1, 1], [1, -1, 1], [-1, 1, -1], [0, 1, 0], [0, 0, -1]]
 @pytest.mark.parametrize(("weights", "simulator"), [
     (ROWS, "icarus"), pytest.param(ROWS, "verilator", marks=pytest.mark.long),
     (np.array([[1]]), "icarus"), (np.array([[0, 0]]), "icarus")])
-def test_the_verilog_multiplies_a_vector_every_cycle(weights, simulator, tmp_path):
+def test_the_test_of_the_folder_passes_and_its_verilog_is_clean(weights, simulator, tmp_path):
     if simulator == "icarus" and shutil.which("iverilog") is None:
         pytest.skip("needs iverilog")
     emitted = emit_adders(weights, tmp_path / "adders")
     done = subprocess.run(
         ["make", f"SIM={simulator}", f"PYTHON={sys.executable}"], cwd=emitted.folder, text=True,
-        check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "FAIL=0" in done.stdout
     done = subprocess.run(
@@ -81,6 +81,28 @@ def test_the_verilog_multiplies_a_vector_every_cycle(weights, simulator, tmp_pat
         cwd=emitted.folder, text=True, capture_output=True, check=False,
         env=verilator_environment())
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_vector_is_taken_every_cycle_and_comes_out_after_the_stated_latency():
+    dut = adders_component(ROWS)
+    acts = np.random.default_rng(3).integers(-128, 128, (6, ROWS.shape[1]))
+    found = []
+
+    async def bench(ctx):
+        ctx.set(dut.sums.ready, 1)
+        for cycle in range(len(acts) + dut.params.latency + 2):
+            if ctx.get(dut.sums.valid):
+                found.append((cycle, [ctx.get(each) for each in dut.sums.payload.sum]))
+            assert ctx.get(dut.acts.ready)
+            ctx.set(dut.acts.valid, cycle < len(acts))
+            for port, value in zip(dut.acts.payload.q, acts[min(cycle, len(acts) - 1)],
+                                   strict=True):
+                ctx.set(port, int(value))
+            await ctx.tick()
+
+    run_bench(dut, bench)
+    assert found == [(cycle + dut.params.latency, sums)
+                     for cycle, sums in enumerate((acts @ ROWS.T).tolist())]
 
 
 @pytest.mark.long

@@ -134,7 +134,7 @@ def check_router(target: FpgaTarget) -> Router:
 
 def resources_of(router: Router, used: Mapping[str, tuple[int, int]]) -> dict[Resource, int]:
     """What a design takes of each resource, from the counts of nextpnr's cells."""
-    return {resource: sum(units * used.get(name, (0, 0))[0] for name, units in names.items())
+    return {resource: sum(used.get(name, (0, 0))[0] for name in names)
             for resource, names in router.bels.items()}
 
 

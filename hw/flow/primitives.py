@@ -40,12 +40,11 @@ class Area:
     @classmethod
     def of_cells(cls, cells: Mapping[str, int]) -> Area:
         """The area of so many primitives of each type; what is none has no area."""
-        totals = [0] * 5
+        total = cls()
         for kind, number in cells.items():
-            found = _found(kind)
-            for place, each in enumerate(astuple(found[1]) if found else ()):
-                totals[place] += number * each
-        return cls(*totals)
+            if found := _found(kind):
+                total += cls(*(number * each for each in astuple(found[1])))
+        return total
 
 
 # 16 x 4 bits of the RAM of ECP5 and Nexus are four LUTs, and their address takes the place of two;

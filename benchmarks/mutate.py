@@ -16,7 +16,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,10 @@ from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import YosysError, run_yosys
 from sterna.sim.testing.run import run_cocotb
 
-_SELECT = "mutant"
+_SELECT, _BITS = "mutant", 12
+"""The port that chooses a mutant, and its width."""
+_MOST = (1 << _BITS) // 2 - 1
+"""Twice as many are listed."""
 _BENCH = f"""
 import itertools
 import json
@@ -94,26 +97,38 @@ class Outcome:
         return self.caught / max(self.mutants - len(self.same), 1)
 
 
-def plant(emitted: EmittedUnit, cells: str, count: int, seed: int) -> dict[int, str]:
-    """Put mutants of some cells into the Verilog of a folder; return their commands by number."""
-    folder, top = emitted.folder, emitted.module
-    bits = (2 * count).bit_length()
+def choose(emitted: EmittedUnit, cells: str, count: int, seed: int) -> dict[int, str]:
+    """Choose mutants of some cells of a unit; return their commands by number."""
+    read_design(emitted)
+    run_yosys(emitted.folder, f"""
+        read_rtlil plain.il
+        mutate -list {2 * count} -seed {seed} -ctrl {_SELECT} {_BITS} 1 -o mutants.txt {cells}
+    """)
+    # Clocks stay what they are, and a memory that is read at once is always enabled. The output of
+    # a register is the input of others, and stays what tells the registers of two circuits apart.
+    lines = [line for line in (emitted.folder / "mutants.txt").read_text().splitlines()
+             if not re.search(r"-port (\w*CLK|Q|RD_EN|RD_\wRST) ", line)]
+    return {int(re.search(rf"-ctrl {_SELECT} \d+ (\d+)", line)[1]): line for line in lines[:count]}
+
+
+def read_design(emitted: EmittedUnit) -> None:
+    """Write ``plain.il``, the netlist of a unit as one module."""
     sources = " ".join(path.name for path in emitted.sources)
-    run_yosys(folder, f"""
+    run_yosys(emitted.folder, f"""
         read_verilog {sources}
-        hierarchy -check -top {top}
+        hierarchy -check -top {emitted.module}
         proc
         flatten
         memory_collect
         opt_merge
         opt_clean
         write_rtlil plain.il
-        mutate -list {2 * count} -seed {seed} -ctrl {_SELECT} {bits} 1 -o mutants.txt {cells}
     """)
-    # Clocks stay what they are, and a memory that is read at once is always enabled. The output of
-    # a register is the input of others, and stays what tells the registers of two circuits apart.
-    commands = [line for line in (folder / "mutants.txt").read_text().splitlines()
-                if not re.search(r"-port (\w*CLK|Q|RD_EN|RD_\wRST) ", line)][:count]
+
+
+def plant(emitted: EmittedUnit, commands: Iterable[str]) -> None:
+    """Put mutants into the Verilog of a folder."""
+    folder = emitted.folder
     (folder / "mutate.ys").write_text("\n".join(commands) + "\n")
     run_yosys(folder, f"""
         read_rtlil plain.il
@@ -121,9 +136,18 @@ def plant(emitted: EmittedUnit, cells: str, count: int, seed: int) -> dict[int, 
         write_verilog -noattr -noparallelcase {emitted.verilog_path.name}
     """)
     manifest = json.loads((folder / "params.json").read_text())
-    manifest["ports"].append({"name": _SELECT, "direction": "input", "width": bits})
+    manifest["ports"].append({"name": _SELECT, "direction": "input", "width": _BITS})
     (folder / "params.json").write_text(json.dumps(manifest))
-    return {int(re.search(rf"-ctrl {_SELECT} \d+ (\d+)", line)[1]): line for line in commands}
+
+
+def missed(emitted: EmittedUnit, mutants: Sequence[int], waits: bool) -> list[int]:
+    """Run the bench of a folder on these of its mutants; return those that it does not notice."""
+    bench = emitted.folder / "mutants_bench.py"
+    bench.write_text(_BENCH.format(test=f"test_{emitted.module}"))
+    work = emitted.folder / "work"
+    run_cocotb(emitted.folder, bench, work=work, environment={
+        "STERNA_MUTANTS": json.dumps(mutants), "STERNA_WAITS": json.dumps(waits)})
+    return json.loads((work / "missed.json").read_text())
 
 
 # Registers become inputs and outputs, bit by bit: what a cycle does is compared. {} is for a look
@@ -250,16 +274,15 @@ def mutate(name: str, count: int, seed: int = 1) -> Outcome:
     """Run the bench of a unit on so many mutants."""
     with tempfile.TemporaryDirectory(prefix="sterna-mutate-") as place:
         unit = UNITS[name]
-        emitted = unit.emit(Path(place) / "unit")
-        commands = plant(emitted, unit.cells, count, seed)
-        test = f"test_{emitted.module}"
-        bench = emitted.folder / "mutants_bench.py"
-        bench.write_text(_BENCH.format(test=test))
-        work = Path(place) / "work"
-        run_cocotb(emitted.folder, bench, work=work, environment={
-            "STERNA_MUTANTS": json.dumps(list(commands)), "STERNA_WAITS": json.dumps(unit.waits)})
-        left = json.loads((work / "missed.json").read_text())
-        same = {mutant for mutant in left if is_same(emitted, commands[mutant])}
+        folders = [emit(Path(place) / str(number)) for number, emit in enumerate(unit.emits)]
+        commands = choose(folders[0], unit.cells, count, seed)
+        left = list(commands)
+        for emitted in folders:
+            read_design(emitted)
+            plant(emitted, commands.values())
+            left = missed(emitted, left, unit.waits)
+        same = {mutant for mutant in left
+                if all(is_same(emitted, commands[mutant]) for emitted in folders)}
     return Outcome(len(commands), [commands[each] for each in left if each in same],
                    [commands[each] for each in left if each not in same])
 
@@ -272,8 +295,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of their choice")
     options = parser.parse_args(arguments)
     names = [name for name in UNITS if options.only in name]
-    if not names or options.mutants < 1:
-        parser.error(f"no unit has {options.only!r} in its name, or --mutants is below 1")
+    if not names or not 1 <= options.mutants <= _MOST:
+        parser.error(f"no unit has {options.only!r} in its name, or --mutants is not in 1 to "
+                     f"{_MOST}")
     rows, bad = [], False
     for name in names:
         found = mutate(name, options.mutants, options.seed)

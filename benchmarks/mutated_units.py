@@ -17,11 +17,12 @@ from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.core_product import CORE
+from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_product import core_design
 from sterna.hw.core.datapath import join_norm
 from sterna.hw.core.geometry import MAX_SLOTS, StageKind, StageLimits
 from sterna.hw.core.norm import Norm, norm_taps
-from sterna.hw.core.request import Request
+from sterna.hw.core.request import LIMIT_BITS, Request
 from sterna.hw.core.vectors import VectorStore, element_layout
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component
 from sterna.hw.emit.selftest.folder_test import VectorPhase, Vectors
@@ -29,6 +30,7 @@ from sterna.hw.layers.layer_params import LayerLimits, LayerParams
 from sterna.hw.parts.requantize import Requantize, RequantizeParams
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, FixedPoint
+from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import (
     IntegerModel,
     combine_scale,
@@ -323,9 +325,9 @@ def _normed(
 # Core ------------------------------------------------------------------------------------
 
 
-def _core(out_dir: Path) -> EmittedUnit:
-    """A core, and a model whose logits often nearly tie: of four tokens in a row they differ in a
-    weight. What its second layer and the head compute is often saturated."""
+def _saturating() -> QuantizedModel:
+    """A model whose logits often nearly tie: of four tokens in a row they differ in a weight. What
+    its second layer and the head compute is often saturated."""
     config = ModelConfig(d=8, layers=2, dff=20, vocab=32)
     model = random_model(config, C12, seed=3)
     wild, wilder = (random_model(config, C12, seed=3, gain=gain).projections for gain in (8, 60))
@@ -335,27 +337,26 @@ def _core(out_dir: Path) -> EmittedUnit:
     head, token = model.projections["head"], np.arange(model.config.vocab)
     weight = head.weight[token // 4]
     weight[token, token % model.config.d] = 0
-    model = replace(model, projections={
+    return replace(model, projections={
         **model.projections, "head": replace(head, weight=weight)})
-    params = CORE.params_for(model, {"rows": 2, "cols": 4, "sequences": 2, "compact": True})
-    design = CORE.design(model, params)
-    rng = np.random.default_rng(1)
 
-    def prompt(length: int) -> tuple[int, ...]:
-        return tuple(rng.integers(model.config.vocab, size=length).tolist())
 
-    def requests() -> list[Request]:
-        stopped = Request(prompt(3), tokens=9)
-        found, = answer(IntegerModel(model), [stopped])
-        return [
-            Request(prompt(2), tokens=1), Request(prompt(4), tokens=3),
-            Request(prompt(1), tokens=75, start=False),
-            Request(prompt(5), predict=(True, False, True, False, True)),
-            replace(stopped, stop_token=found.generated[3])]
+def _models() -> list[QuantizedModel]:
+    """Models of other sizes for one core: what is small in one of them is at a limit in another."""
+    return [_saturating(), *(
+        random_model(ModelConfig(*shape), C12, seed=seed, gain=gain) for seed, (shape, gain) in
+        enumerate((((3, 3, 2, 2), 4.0), ((12, 1, 5, 18), 1.0), ((12, 3, 20, 32), 0.5))))]
 
-    asked = [requests() for _ in range(params.sequences)]
+
+def _core(number: int, out_dir: Path) -> EmittedUnit:
+    """A core, and one of the models for it."""
+    models = _models()
+    model, rng = models[number], np.random.default_rng(1)
+    params = CoreParams(Limits.of(*models), rows=2, cols=4, sequences=2, compact=True)
+    design = core_design(model, params)
+    asked = [_requests(model, rng, is_long=number == 1) for _ in range(params.sequences)]
     phases = []
-    for begin, end in ((0, 1), (1, 5)):
+    for begin, end in ((0, 1), (1, len(asked[0]))):
         outputs: dict[str, Beats] = {}
         prompts: list[Beats] = []
         for sequence, each in enumerate(asked):
@@ -377,6 +378,25 @@ def _core(out_dir: Path) -> EmittedUnit:
             f"from {begin}", _words(design.component, {"prompts": in_turns}),
             _words(design.component, outputs)))
     return emit_component(model, replace(design, vectors=Vectors(phases, 4000)), out_dir)
+
+
+def _requests(model: QuantizedModel, rng: np.random.Generator, *, is_long: bool) -> list[Request]:
+    """One that ends soon first; of a long list one has many tokens, and others every bit of a
+    limit, and a token to stop at."""
+    def prompt(length: int) -> tuple[int, ...]:
+        return tuple(rng.integers(model.config.vocab, size=length).tolist())
+
+    def stopped(limit: int) -> Request:
+        asked = Request(prompt(3), tokens=9)
+        found, = answer(IntegerModel(model), [asked])
+        return replace(asked, tokens=limit, stop_token=found.generated[3])
+
+    return [
+        Request(prompt(2), tokens=1), Request(prompt(4), tokens=3),
+        Request(prompt(1), tokens=75 if is_long else 9, start=False),
+        Request(prompt(5), predict=(True, False, True, False, True)),
+        *(stopped(limit) for limit in ([1 << bit for bit in range(3, LIMIT_BITS)]
+                                       if is_long else [9]))]
 
 
 def _prompt_beats(sequence: int, found: Answer, rng: np.random.Generator) -> Beats:
@@ -401,18 +421,19 @@ _WIDER = random_model(ModelConfig(d=16, layers=1, dff=12, vocab=16), S16, seed=3
 class Unit:
     """A unit to change."""
 
-    emit: Callable[[Path], EmittedUnit]  # writes its folder
+    # Each writes its folder. If there are several they differ in what is in their memories.
+    emits: Sequence[Callable[[Path], EmittedUnit]]
     cells: str = "c:*"  # which cells are changed, as Yosys selects them
     waits: bool = True  # whether its results wait to be taken
 
 
 UNITS: Mapping[str, Unit] = {
-    "mac": Unit(partial(emit_verilog, _MODEL, "mac", rows=2, cols=5)),
-    "mlgru": Unit(partial(emit_verilog, _WIDER, "mlgru", lanes=2)),
-    "glu": Unit(partial(emit_verilog, _MODEL, "glu", lanes=2)),
-    "requantizer": Unit(_requantizer, "c:*unit.*", waits=False),
-    "norm": Unit(_norm, "c:*unit.*", waits=False),
+    "mac": Unit([partial(emit_verilog, _MODEL, "mac", rows=2, cols=5)]),
+    "mlgru": Unit([partial(emit_verilog, _WIDER, "mlgru", lanes=2)]),
+    "glu": Unit([partial(emit_verilog, _MODEL, "glu", lanes=2)]),
+    "requantizer": Unit([_requantizer], "c:*unit.*", waits=False),
+    "norm": Unit([_norm], "c:*unit.*", waits=False),
     # But for its norm, most of its cells.
-    "core": Unit(_core, "c:* c:*norm.* %d"),
+    "core": Unit([partial(_core, number) for number in range(4)], "c:* c:*norm.* %d"),
 }
 """By name."""

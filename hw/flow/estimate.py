@@ -160,16 +160,14 @@ def fold(
              for area, params in fitting(limits, target, sequences=sequences, lut=lut)]
     if period is not None:
         return next((params for _, beats, params in sorted(found, key=itemgetter(0))
-                     if beats <= period and has_room(params, target)
-                     and cycles_per_token(params, config) <= period), None)
+                     if beats <= period and cycles_per_token(params, config) <= period
+                     and has_room(params, target)), None)
     best: tuple[tuple[Fraction, int], CoreParams] | None = None
     for area, beats, params in sorted(found, key=itemgetter(1)):
         if best is not None and beats >= best[0][0]:
             break
-        if not has_room(params, target):
-            continue
         cost = cycles_per_token(params, config), area
-        if best is None or cost < best[0]:
+        if (best is None or cost < best[0]) and has_room(params, target):
             best = cost, params
     return None if best is None else best[1]
 

@@ -74,7 +74,7 @@ def test_the_stages_have_all_cycles_of_a_token(sequences, port_bits):
         token = TokenCycles.of(params, NANO, memory, sampled=sampled)
         assert token.total == cycles_per_token(params, NANO, sampled=sampled, memory=memory)
         assert token.spent(Use.BEATS) == sum(stage.words for stage in program(NANO, params))
-        assert list(token.stages) == ["f c g", "out", "gate up", "down", "head", "token"]
+        assert set(token.stages) - {"token"} == {"f c g", "out", "gate up", "down", "head"}
 
 
 def test_one_sequence_waits_for_its_norms_and_pipelines(nano):

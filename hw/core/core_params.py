@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.core.geometry import Geometry, StageKind, StageLimits
+from sterna.hw.core.geometry import POST_LANES, Geometry, StageKind, StageLimits
 from sterna.hw.parts.bits import signed_bits
 from sterna.model.checks import check_whole
 from sterna.model.profile import FixedPoint, NumericProfile
@@ -131,6 +131,18 @@ class CoreParams(Geometry):
         limits = {**data["limits"], "profile": NumericProfile(**profile),
                   "shifts": tuple(data["limits"]["shifts"])}
         return cls(**{**data, "limits": Limits(**limits)})
+
+    @property
+    def _lane_factor(self) -> int:
+        # A single sequence waits for the norm most of the time. Several keep the array busy, which
+        # then gives the most sums in a cycle where vectors are shortest.
+        if self.sequences == 1 or self.compact:
+            return 1
+        sums = self.rows // min(-(-each.columns // self.cols) for each in self.limits.program)
+        if self.port_bits:      # each sequence uses a weight word once, when all of it has come
+            parts = -(-8 * self.rows * self.cols // (5 * self.port_bits))
+            sums = sums * self.sequences // max(self.sequences, parts)
+        return 1 << max(0, (sums // POST_LANES).bit_length() - 1)
 
     @property
     def token_bits(self) -> int:

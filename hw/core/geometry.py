@@ -19,7 +19,8 @@ from sterna.hw.units.mlgru import MlgruParams
 from sterna.model.checks import check_whole, one_of
 from sterna.model.profile import NumericProfile
 
-__all__ = ["FRONT_STEPS", "MAX_SLOTS", "Geometry", "ProgramLimits", "StageKind", "StageLimits"]
+__all__ = ["FRONT_STEPS", "MAX_SLOTS", "POST_LANES", "Geometry", "ProgramLimits", "StageKind",
+           "StageLimits"]
 
 MAX_SLOTS = 3
 """Most matrices interleaved in a stage: f, c and g."""
@@ -77,7 +78,7 @@ class ProgramLimits(Protocol):
 
 
 # Usual sizes:
-_QUANT_LANES, _POST_LANES, _CELL_LANES, _CLUSTER_COLUMNS = 8, 4, 2, 16
+_QUANT_LANES, POST_LANES, _CELL_LANES, _CLUSTER_COLUMNS = 8, 4, 2, 16
 
 
 def _power(value: int) -> bool:
@@ -100,9 +101,11 @@ class Geometry:
     #: Parts of the sequences that take turns, one being normalised while the other is multiplied;
     #: 0 for 2, or 1 if there is one sequence or a port.
     phases: int = 0
-    post_lanes: int = 0  #: results made per cycle; 0 for 4, or fewer in a small array
-    cell_lanes: int = 0  #: channels of MLGRU and GLU per cycle; 0 for 2, or fewer
-    quant_lanes: int = 0  #: activations made per cycle; 0 for 8, or fewer
+    # Lanes behind the sums: 0 for fewer in a small array, for more in a core with several sequences
+    # whose array gives more sums.
+    post_lanes: int = 0  #: results made per cycle; usually 4
+    cell_lanes: int = 0  #: channels of MLGRU and GLU per cycle; usually 2
+    quant_lanes: int = 0  #: activations made per cycle; usually 8
     #: Bits of a root per cycle; 0 for 3 if a single sequence waits for it, otherwise 1.
     root_digit_bits: int = 0
     #: For a small device, with blocks of 4 kbit and no LUT RAM: a norm that divides a bit per
@@ -148,15 +151,21 @@ class Geometry:
 
     def _choose(self) -> None:
         """Put the usual sizes in the place of zeros."""
-        lanes = min(self.cols & -self.cols, _QUANT_LANES)
+        times = self._lane_factor
+        lanes = min(self.cols & -self.cols, times * _QUANT_LANES)
         self._default("root_digit_bits", 1 if self.compact or self.sequences > 1 else 3)
         self._default("quant_lanes", lanes)
-        self._default("post_lanes", min(self.rows, self.quant_lanes, _POST_LANES))
-        self._default("cell_lanes", min(self.post_lanes, _CELL_LANES))
+        self._default("post_lanes", min(self.rows, self.quant_lanes, times * POST_LANES))
+        self._default("cell_lanes", min(self.post_lanes, times * _CELL_LANES))
         chunks = self.cols // max(self.quant_lanes, 1)
         self._default("clusters", next(
             (count for count in range(chunks, 0, -1)
              if chunks % count == 0 and self.cols // count >= _CLUSTER_COLUMNS), 1))
+
+    @property
+    def _lane_factor(self) -> int:
+        """How many times the usual lanes are chosen."""
+        return 1
 
     def _default(self, name: str, value: int) -> None:
         if getattr(self, name) == 0:

@@ -142,7 +142,7 @@ def _changed(params: CoreParams) -> dict[str, CoreParams]:
         (name, 2 * getattr(params, name))
         for name in ("rows", "cols", "quant_lanes", "post_lanes")]
     usual = {"phases": 0, "clusters": 0, "root_digit_bits": 0}
-    lanes = dict.fromkeys(("quant_lanes", "post_lanes", "cell_lanes"), 0)
+    lanes: dict[str, Any] = dict.fromkeys(("quant_lanes", "post_lanes", "cell_lanes"), 0)
     if replace(params, **lanes) == params:
         usual |= lanes
     found = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from math import isqrt
 from pathlib import Path
 from typing import Any
@@ -345,23 +345,27 @@ def _models() -> list[QuantizedModel]:
     """Models of other sizes for one core: what is small in one of them is at a limit in another."""
     return [_saturating(), *(
         random_model(ModelConfig(*shape), C12, seed=seed, gain=gain) for seed, (shape, gain) in
-        enumerate((((3, 3, 2, 2), 4.0), ((12, 1, 5, 18), 1.0), ((12, 3, 20, 32), 0.5))))]
+        enumerate((((3, 3, 2, 4), 4.0), ((12, 1, 5, 20), 1.0), ((12, 3, 20, 32), 0.5))))]
 
 
 def _core(number: int, out_dir: Path) -> EmittedUnit:
     """A core, and one of the models for it."""
     models = _models()
     model, rng = models[number], np.random.default_rng(1)
-    params = CoreParams(Limits.of(*models), rows=2, cols=4, sequences=2, compact=True)
+    # Two of everything that there can be one of: clusters, chunks of a tile, parts of a group, ...
+    params = CoreParams(
+        Limits.of(*models), rows=4, cols=8, clusters=2, sequences=4, post_lanes=2, cell_lanes=1,
+        quant_lanes=2, compact=True)
     design = core_design(model, params)
-    asked = [_requests(model, rng, is_long=number == 1) for _ in range(params.sequences)]
+    asked = [_requests(model, rng, is_long=(number, sequence) == (1, 0))
+             for sequence in range(params.sequences)]
     phases = []
-    for begin, end in ((0, 1), (1, len(asked[0]))):
+    for begin, end in ((0, 1), (1, None)):
         outputs: dict[str, Beats] = {}
-        prompts: list[Beats] = []
+        prompts: list[list[Beats]] = []
         for sequence, each in enumerate(asked):
             answers = answer(IntegerModel(model), each[begin:end])
-            prompts += [_prompt_beats(sequence, found, rng) for found in answers]
+            prompts.append([_prompt_beats(sequence, found, rng) for found in answers])
             outputs[f"tokens[{sequence}]"] = [
                 {"sequence": sequence, "token": token, "last": int(at == len(run.tokens) - 1)}
                 for found in answers for run in found.generations
@@ -372,7 +376,7 @@ def _core(number: int, out_dir: Path) -> EmittedUnit:
                 for found in answers for logits in found.logits
                 for at in range(0, len(logits), params.post_lanes)]
         # A request of every sequence, then the next ones.
-        in_turns = [beat for turn in range(end - begin) for beats in prompts[turn::end - begin]
+        in_turns = [beat for turn in zip_longest(*prompts, fillvalue=()) for beats in turn
                     for beat in beats]
         phases.append(VectorPhase(
             f"from {begin}", _words(design.component, {"prompts": in_turns}),

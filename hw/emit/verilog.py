@@ -91,9 +91,10 @@ def verilog_files(component: wiring.Component, module: str) -> dict[str, str]:
     """Convert a component to Verilog, the same bytes each time, every name a plain one.
 
     Returns texts by file name: ``<module>.v``, then what its memories contain at the start, a file
-    each, ``<module within>__<memory>.mem``, with a hexadecimal word a line. Memories of equal
-    contents share a file (``<module>__zeros_...``). Simulators look for them in the folder in
-    which they run, and synthesis beside the Verilog.
+    each, ``<module within>__<memory>.mem``, with a hexadecimal word a line. Memories that are
+    written, and begin with zeros, share a file (``<module>__zeros_...``), so that the Verilog does
+    not depend on what is in the others. Simulators look for them in the folder in which they run,
+    and synthesis beside the Verilog.
     """
     with _no_collection(), names_of_all_stores():
         text = rtlil.convert(component, name=module, emit_src=False)
@@ -106,11 +107,10 @@ def verilog_files(component: wiring.Component, module: str) -> dict[str, str]:
     text = _AT_START.sub(AT_START, done.stdout)
     # In SystemVerilog an initial value in a declaration is no event; an assignment is one.
     text = _STARTED.sub(rf"\1reg {AT_START};\n\1initial {AT_START} = 0;", text)
-    names: dict[str, str] = {}
-    taken = Names(set())
+    files: dict[str, str] = {}
     text = _MODULE.sub(lambda found: _with_memory_files(
-        _with_names_of_made(found[0]), module, names, taken), text)
-    return {f"{module}.v": text, **{f"{name}.mem": words for words, name in names.items()}}
+        _with_names_of_made(found[0]), module, files), text)
+    return {f"{module}.v": text, **files}
 
 
 def write_verilog(component: wiring.Component, module: str, folder: str | Path) -> Path:
@@ -120,20 +120,20 @@ def write_verilog(component: wiring.Component, module: str, folder: str | Path) 
     return Path(folder) / f"{module}.v"
 
 
-def _with_memory_files(text: str, top: str, names: dict[str, str], taken: Names) -> str:
-    """A module of Verilog that reads its memories from files; ``names`` has them by contents."""
+def _with_memory_files(text: str, top: str, files: dict[str, str]) -> str:
+    """A module of Verilog that reads its memories from files, which are added."""
     module = text.split("(", 1)[0].split()[1]
 
     def read(found: re.Match[str]) -> str:
         memory = found[1].split("[", 1)[0].strip()
         words = [word or f"{int(number):08x}" for word, number in _WORD.findall(found[1])]
-        contents = "".join(f"{word}\n" for word in words)
-        if contents not in names:
-            names[contents] = taken.new(
-                f"{module}__{memory}" if any(int(word, 16) for word in words) else
-                f"{top}__zeros_{len(words)}x{4 * len(words[0])}")
+        is_written = re.search(rf"\b{memory}\[[^\]]*\] <= ", text)
+        name = f"{module}__{memory}.mem" if not is_written or any(
+            int(word, 16) for word in words) else (
+            f"{top}__zeros_{len(words)}x{4 * len(words[0])}.mem")
+        files[name] = "".join(f"{word}\n" for word in words)
         # With its bounds: Icarus warns of a memory [7:0] without.
-        return f'  initial $readmemh("{names[contents]}.mem", {memory}, 0, {len(words) - 1});'
+        return f'  initial $readmemh("{name}", {memory}, 0, {len(words) - 1});'
 
     return _CONTENTS.sub(read, text)
 

@@ -95,7 +95,8 @@ def test_what_has_no_name_is_named_after_what_it_is_for(text):
 
 
 class Twins(wiring.Component):
-    """Four of a kind, each with a pair of equal modules, and two memories of zeros."""
+    """Four of a kind, each with a pair of equal modules; two memories of zeros that are written,
+    and one that is not."""
 
     def __init__(self):
         super().__init__({"values": In(data.ArrayLayout(signed(8), 2)), "total": Out(signed(14)),
@@ -108,21 +109,25 @@ class Twins(wiring.Component):
             m.submodules[f"unit{number}"] = unit = Outer()
             m.d.comb += [unit.values.eq(self.values), unit.which.eq(self.which)]
             units.append(unit.sum)
-        for name in ("zeros", "nothing"):
+        for name in ("zeros", "nothing", "table"):
             m.submodules[name] = store = memory.Memory(shape=5, depth=3, init=[])
             units.append(store.read_port().data)
+            if name != "table":
+                write = store.write_port()
+                m.d.comb += [write.en.eq(self.which), write.data.eq(self.values[0])]
         m.d.comb += self.total.eq(sum(units))
         return m
 
 
-def test_equal_modules_and_equal_contents_of_memories_come_once():
+def test_equal_modules_and_the_zeros_of_memories_that_are_written_come_once():
     files = verilog_files(Twins(), "top")
     modules = set(re.findall(r"^module (\w+)", files["top.v"], re.M))
     assert modules == {"top", "top__unit", "top__unit0__inner"}
     assert re.findall(r"^  (\w+) (unit\d) ", files["top.v"], re.M) == [
         ("top__unit", f"unit{number}") for number in range(4)]
     assert {name: text.split() for name, text in files.items() if name != "top.v"} == {
-        "top__unit__store.mem": ["03", "01", "04", "01"], "top__zeros_3x8.mem": ["00"] * 3}
+        "top__unit__store.mem": ["03", "01", "04", "01"], "top__zeros_3x8.mem": ["00"] * 3,
+        "top__table_.mem": ["00"] * 3}
     assert files["top.v"].count('$readmemh("top__zeros_3x8.mem"') == 2
 
 

@@ -30,7 +30,7 @@ from sterna.hw.layers.layer_params import LayerLimits, LayerParams
 from sterna.hw.parts.requantize import Requantize, RequantizeParams
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, FixedPoint
-from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.integer import (
     IntegerModel,
     combine_scale,
@@ -343,9 +343,21 @@ def _saturating() -> QuantizedModel:
 
 def _models() -> list[QuantizedModel]:
     """Models of other sizes for one core: what is small in one of them is at a limit in another."""
-    return [_saturating(), *(
+    rng = np.random.default_rng(1)
+    models = [_saturating(), *(
         random_model(ModelConfig(*shape), C12, seed=seed, gain=gain) for seed, (shape, gain) in
         enumerate((((12, 1, 5, 20), 1.0), ((12, 3, 20, 32), 0.5), ((3, 3, 2, 4), 4.0))))]
+    most = 1 << C12.mantissa_bits
+
+    def scaled(name: str, each: Projection, number: int) -> Projection:
+        """With a scale of its own, of a head one at which every logit is saturated."""
+        shift = int(np.clip(each.shift + rng.integers(-1, 2), 6, 17))
+        return replace(each, k=int(rng.integers(most // 2, most)),
+                       shift=6 + number if name == "head" else shift)
+
+    return [replace(model, projections={
+        name: scaled(name, each, number) for name, each in model.projections.items()})
+        for number, model in enumerate(models)]
 
 
 def _core(number: int, out_dir: Path) -> EmittedUnit:

@@ -99,7 +99,6 @@ class Outcome:
 
 def choose(emitted: EmittedUnit, cells: str, count: int, seed: int) -> dict[int, str]:
     """Choose mutants of some cells of a unit; return their commands by number."""
-    read_design(emitted)
     run_yosys(emitted.folder, f"""
         read_rtlil plain.il
         mutate -list {2 * count} -seed {seed} -ctrl {_SELECT} {_BITS} 1 -o mutants.txt {cells}
@@ -275,10 +274,11 @@ def mutate(name: str, count: int, seed: int = 1) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="sterna-mutate-") as place:
         unit = UNITS[name]
         folders = [emit(Path(place) / str(number)) for number, emit in enumerate(unit.emits)]
+        for emitted in folders:
+            read_design(emitted)
         commands = choose(folders[0], unit.cells, count, seed)
         left = list(commands)
         for emitted in folders:
-            read_design(emitted)
             plant(emitted, commands.values())
             left = missed(emitted, left, unit.waits)
         same = {mutant for mutant in left

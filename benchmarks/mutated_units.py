@@ -347,10 +347,11 @@ def _models() -> list[QuantizedModel]:
     models = [_saturating(), *(
         random_model(ModelConfig(*shape), C12, seed=seed, gain=gain) for seed, (shape, gain) in
         enumerate((((12, 1, 5, 20), 1.0), ((12, 3, 20, 32), 0.5), ((3, 3, 2, 4), 4.0))))]
-    most = 1 << C12.mantissa_bits
+    most = 1 << C12.mantissa_bits      # shifts stay from 6 to 17, those of these models
 
     def scaled(name: str, each: Projection, number: int) -> Projection:
-        """With a scale of its own, of a head one at which every logit is saturated."""
+        """With a scale of its own; the head's has the next of the smallest shifts, at which logits
+        saturate."""
         shift = int(np.clip(each.shift + rng.integers(-1, 2), 6, 17))
         return replace(each, k=int(rng.integers(most // 2, most)),
                        shift=6 + number if name == "head" else shift)

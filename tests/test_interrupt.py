@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy
 import pytest
 
 PATIENCE_S = 120
@@ -220,6 +221,10 @@ def test_while_training_begins(module: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (130, "")
     check_message(done.stderr)
     assert not (tmp_path / "run").exists()
+
+
+def test_numpy_has_the_function_whose_exceptions_it_drops() -> None:
+    assert hasattr(numpy._core._internal, "npy_ctypes_check")
 
 
 def test_a_job_in_the_background_goes_on() -> None:

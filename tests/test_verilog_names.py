@@ -114,7 +114,8 @@ class Twins(wiring.Component):
             units.append(store.read_port().data)
             if name != "table":
                 write = store.write_port()
-                m.d.comb += [write.en.eq(self.which), write.data.eq(self.values[0])]
+                m.d.comb += [write.en.eq(self.which), write.data.eq(self.values[0]),
+                             write.addr.eq(self.values[1][1:3])]
         m.d.comb += self.total.eq(sum(units))
         return m
 

@@ -127,10 +127,10 @@ def _with_memory_files(text: str, top: str, files: dict[str, str]) -> str:
     def read(found: re.Match[str]) -> str:
         memory = found[1].split("[", 1)[0].strip()
         words = [word or f"{int(number):08x}" for word, number in _WORD.findall(found[1])]
-        is_written = re.search(rf"\b{memory}\[[^\]]*\] <= ", text)
-        name = f"{module}__{memory}.mem" if not is_written or any(
-            int(word, 16) for word in words) else (
-            f"{top}__zeros_{len(words)}x{4 * len(words[0])}.mem")
+        is_written = re.search(rf"^ *{memory}\[.*\] <= ", text, re.M)
+        name = (f"{top}__zeros_{len(words)}x{4 * len(words[0])}.mem"
+                if is_written and not any(int(word, 16) for word in words)
+                else f"{module}__{memory}.mem")
         files[name] = "".join(f"{word}\n" for word in words)
         # With its bounds: Icarus warns of a memory [7:0] without.
         return f'  initial $readmemh("{name}", {memory}, 0, {len(words) - 1});'

@@ -301,7 +301,8 @@ class TokenSampler(wiring.Component):
             write.en.eq(keeps | self.reseed),
         ]
         m.d.sync += keeps.eq(draws)
-        with m.If(draws):
+        # Whether it is drawn comes late in a cycle, so one is taken that may not be.
+        with m.If(self.choosing):
             m.d.sync += drawn.eq(mixed)
         return drawn, keeps
 

@@ -91,7 +91,7 @@ class Residual(wiring.Component):
         bits = (params.batch - 1).bit_length()
         word_bits = (params.vector_words - 1).bit_length()
         read_of = Cat(self.coming.beat[:word_bits], self.coming.sequence[:bits])
-        read_of = steps.delay(read_of, self._ahead - 2, "read_of")
+        read_of = steps.delay(read_of, self._ahead - 3, "read_of")
 
         stores, before = [], []
         shape = ArrayLayout(signed(params.profile.x.bits), params.post_lanes)
@@ -103,7 +103,8 @@ class Residual(wiring.Component):
             read = store.read_port()
             m.d.comb += [read.addr.eq(read_of), read.en.eq(1)]
             before.append(steps.register(read.data, f"x{phase}_word"))
-        old = shape(Array(before)[results.tag.phase])
+        phase_of = steps.delay(self.coming.phase, self._ahead - 1, "phase_of")
+        old = shape(steps.register(Array(before)[phase_of], "old"))
 
         updated = self.results_valid & (results.tag.kind == StageKind.RESIDUAL)
         valid = steps.flags(updated, 2, "updated")[-1]

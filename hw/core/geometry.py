@@ -26,7 +26,8 @@ MAX_SLOTS = 3
 """Most matrices interleaved in a stage: f, c and g."""
 
 FRONT_STEPS = 3
-"""Cycles from taking sums to requantising them: choice of lanes, way, number of -1 weights."""
+"""Cycles from taking sums to requantising them: choice of lanes, and the way from there and from
+the memory of headers."""
 
 
 class StageKind(enum.IntEnum):

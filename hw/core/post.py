@@ -20,8 +20,6 @@ from sterna.hw.parts.requantize import Requantize
 
 __all__ = ["Post", "result_layout", "sum_tap"]
 
-_BIAS_STEPS = 2     # from the address of a bias to the bias
-
 _FIELDS = {StageKind.MLGRU: "z", StageKind.GLU: "z", StageKind.RESIDUAL: "update",
            StageKind.HEAD: "logits"}
 
@@ -115,9 +113,10 @@ class Post(wiring.Component):
             Cat(self.sums.payload[lane] for lane in range(first, first + params.post_lanes))
             for first in range(0, params.rows, params.post_lanes))[part]
         sums = ArrayLayout(signed(params.sum_bits), params.post_lanes)(
-            steps.delay(sums, _BIAS_STEPS, "sums"))
-        accs = [steps.register((sum_ + each.minus)[:params.sum_bits].as_signed(), f"acc{lane}")
-                for lane, (sum_, each) in enumerate(zip(sums, word, strict=True))]
+            steps.delay(sums, FRONT_STEPS, "sums"))
+        # The operands of multipliers, which have registers.
+        accs = [(sum_ + each.minus)[:params.sum_bits].as_signed()
+                for sum_, each in zip(sums, word, strict=True)]
         valid = steps.flags(taken, FRONT_STEPS, "taken")[-1]
         m.d.comb += Value.cast(self.coming).eq(steps.delay(tag, FRONT_STEPS, "tag"))
         if params.limits.requantizes:
@@ -153,7 +152,7 @@ class Post(wiring.Component):
         for lane, acc in enumerate(accs):
             m.d.comb += [
                 inputs.acc[lane].eq(acc),
-                inputs.bias[lane].eq(steps.register(word[lane].bias, f"bias{lane}"))]
+                inputs.bias[lane].eq(word[lane].bias)]
             for name, bits in _fields(params).items():
                 m.d.comb += self.results[name][lane].eq(numbers.narrowed(results, lane, bits))
 
@@ -216,15 +215,15 @@ class Post(wiring.Component):
         return taken, part
 
     def _headers(self, m, steps, header, part):
-        """Biases and numbers of -1 weights, ``_BIAS_STEPS`` after their address."""
+        """Biases and numbers of -1 weights, ``FRONT_STEPS`` after their address: a step for the
+        way from the memory."""
         params = self.params
         bits = params.row_beats.bit_length() - 1
-        if params.port_bits:
-            return self._read_ring(m, steps, Cat(part[:bits], header))
-        return params.header_layout(read_block_rom(
+        address = Cat(part[:bits], header)
+        word = self._read_ring(m, steps, address) if params.port_bits else read_block_rom(
             m, steps, "headers", self.image.headers, params.header_layout.size,
-            params.most_biases * params.row_beats, Cat(part[:bits], header),
-            small=params.compact))
+            params.most_biases * params.row_beats, address, small=params.compact)
+        return params.header_layout(steps.register(word, "headers_word"))
 
     def _read_ring(self, m, steps, address):
         params, fill = self.params, self.fill
@@ -233,8 +232,8 @@ class Post(wiring.Component):
         for part in range(params.header_parts):
             with m.If(fill.part == part):
                 m.d.sync += word[port * part:port * part + port].eq(fill.bits)
-        return params.header_layout(read_ring(
-            m, steps, "headers", word, params.ring * params.row_beats, fill, address))
+        return read_ring(
+            m, steps, "headers", word, params.ring * params.row_beats, fill, address)
 
     def _scales(self, m, steps, tag):
         """The scale of a beat, ``FRONT_STEPS`` after it."""

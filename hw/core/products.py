@@ -227,7 +227,7 @@ class Products(wiring.Component):
         ready = Signal()
         last_sequence, last_tile, last_header = (
             Signal(init=params.batch == 1), Signal(), Signal())
-        tiles = Signal(params.stage_layout["tiles"].shape)
+        tiles = Array(self.stages)[beat.phase].tiles
         headers = Signal(params.stage_layout["headers"].shape)
         sequence_ends, tile_ends, job_ends = Signal(), Signal(), Signal()
         m.d.comb += [
@@ -262,7 +262,7 @@ class Products(wiring.Component):
                 active.eq(self.jobs.valid), beat.phase.eq(self.jobs.payload),
                 ready.eq(are_there(self.jobs.payload, 0, 0)), beat.first.eq(1),
                 headers.eq(stage.headers), last_header.eq(stage.headers == 1),
-                tiles.eq(stage.tiles), last_tile.eq(stage.tiles == 1)]
+                last_tile.eq(stage.tiles == 1)]
             if not params.port_bits:
                 m.d.sync += beat.weight.eq(stage.weight)
 

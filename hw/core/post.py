@@ -174,7 +174,7 @@ class Post(wiring.Component):
             last_part.eq(part == params.row_beats - 1),
             last_sequence.eq(tag.sequence == params.batch - 1),
             last_slot.eq(tag.slot == last_slot_number),
-            taken.eq(active & self.sums.valid & ready
+            taken.eq(ready & self.sums.valid
                      & Mux(is_head, self.logit_room, self.cell_room | ~begins)),
             self.sums.ready.eq(taken & last_part),
             self.begins.eq(taken & begins),
@@ -205,7 +205,7 @@ class Post(wiring.Component):
             stage = Array(self.stages)[self.jobs.payload]
             m.d.sync += [
                 active.eq(self.jobs.valid), tag.phase.eq(self.jobs.payload), group.eq(0),
-                ready.eq(counts[self.jobs.payload].any()),
+                ready.eq(self.jobs.valid & counts[self.jobs.payload].any()),
                 left.eq(stage.headers), last_header.eq(stage.headers == 1),
                 tag.kind.eq(stage.kind),
                 is_head.eq(stage.kind == StageKind.HEAD), last_slot_number.eq(stage.last_slot),

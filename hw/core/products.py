@@ -232,7 +232,7 @@ class Products(wiring.Component):
         sequence_ends, tile_ends, job_ends = Signal(), Signal(), Signal()
         m.d.comb += [
             beat.last.eq(last_tile),
-            beat.valid.eq(active & ready & (room | ~last_tile) & (
+            beat.valid.eq(ready & (room | ~last_tile) & (
                 self._has_word(m) if params.port_bits else 1)),
             reserve.eq(beat.valid & last_tile),
             sequence_ends.eq(beat.valid & last_sequence),
@@ -260,7 +260,7 @@ class Products(wiring.Component):
             stage = Array(self.stages)[self.jobs.payload]
             m.d.sync += [
                 active.eq(self.jobs.valid), beat.phase.eq(self.jobs.payload),
-                ready.eq(are_there(self.jobs.payload, 0, 0)), beat.first.eq(1),
+                ready.eq(self.jobs.valid & are_there(self.jobs.payload, 0, 0)), beat.first.eq(1),
                 headers.eq(stage.headers), last_header.eq(stage.headers == 1),
                 last_tile.eq(stage.tiles == 1)]
             if not params.port_bits:

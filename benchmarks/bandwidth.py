@@ -3,6 +3,8 @@
 By the exact cycle model of the core, with a memory that gives a word of the port every cycle
 after a latency; an estimate, since no such core was built. ``--clock`` and ``--port-bits`` are
 the bandwidth: 250 MHz and 2,048 bits are 64 GB/s, what four channels of DDR4-2400 give at 83 %.
+``--area`` has Yosys map one of the clusters, its weights' ring and activations included, to Xilinx
+7 series, in some minutes.
 """
 
 from __future__ import annotations
@@ -13,12 +15,26 @@ from sterna.cli.terminal.tables import Table
 from sterna.hw.core.core_image import program
 from sterna.hw.core.core_params import CoreParams, Limits
 from sterna.hw.core.cycle_model import MemoryTiming, run_cycles
+from sterna.hw.core.products import Cluster
+from sterna.hw.core.program import ProgramImage
 from sterna.hw.core.request import Request
+from sterna.hw.emit.verilog import verilog_files
+from sterna.hw.flow.cached_tools import CachedTools
+from sterna.hw.flow.primitives import Area
+from sterna.hw.flow.target import target_named
+from sterna.model.cache import user_cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 
 CONFIG = ModelConfig(d=1024, layers=24, dff=2816, vocab=32000)
 TOKENS = 3
+
+
+def cluster_area(params: CoreParams) -> Area:
+    """The area of a cluster that comes after another one."""
+    cluster = Cluster(ProgramImage(params, [], [], [0]), 1)
+    tools = CachedTools(target_named("xc7"), user_cache("synthesis"), lambda text, step: None)
+    return tools.map(verilog_files(cluster, "cluster"), "cluster").synthesis.area
 
 
 def main() -> None:
@@ -29,8 +45,10 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--latency", type=int, default=60, help="cycles to the first word")
     parser.add_argument("--clock", type=float, default=250.0, help="MHz")
+    parser.add_argument("--area", action="store_true", help="of one cluster, and of all")
     options = vars(parser.parse_args())
     clock, memory = 1e6 * options.pop("clock"), MemoryTiming(options.pop("latency"), requests=64)
+    wants_area = options.pop("area")
     limits = Limits(S16, CONFIG.d, CONFIG.dff, CONFIG.layers, CONFIG.vocab, (12, 20), 16)
     rows = []
     for sequences in options.pop("sequences"):
@@ -47,6 +65,11 @@ def main() -> None:
                      round(clock / cycles), round(sequences * clock / cycles)))
     Table(None, ("sequences", "cycles", "array busy", "port busy", "tokens/s each", "in total"),
           rows).print()
+    if wants_area:
+        area = cluster_area(params)
+        Table(None, ("clusters", "LUT", "flip-flops", "block RAM of 18 kbit"), [
+            (count, *(count * each for each in (area.lut, area.ff, area.block_ram)))
+            for count in (1, params.clusters)]).print()
 
 
 if __name__ == "__main__":

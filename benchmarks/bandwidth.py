@@ -45,7 +45,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--latency", type=int, default=60, help="cycles to the first word")
     parser.add_argument("--clock", type=float, default=250.0, help="MHz")
-    parser.add_argument("--area", action="store_true", help="of one cluster, and of all")
+    parser.add_argument("--area", action="store_true",
+                        help="of one cluster and of all, at the last of --sequences")
     options = vars(parser.parse_args())
     clock, memory = 1e6 * options.pop("clock"), MemoryTiming(options.pop("latency"), requests=64)
     wants_area = options.pop("area")
@@ -53,7 +54,7 @@ def main() -> None:
     rows = []
     for sequences in options.pop("sequences"):
         params = CoreParams(limits, sequences=sequences, **options)
-        asked = [(number, Request((0,), tokens=3)) for number in range(sequences)]
+        asked = [(number, Request((0,), tokens=TOKENS)) for number in range(sequences)]
         tokens = run_cycles(params, CONFIG, asked, memory).tokens[0]
         cycles = tokens[-1] - tokens[-2]
         stages = program(CONFIG, params)

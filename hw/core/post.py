@@ -114,7 +114,7 @@ class Post(wiring.Component):
             for first in range(0, params.rows, params.post_lanes))[part]
         sums = ArrayLayout(signed(params.sum_bits), params.post_lanes)(
             steps.delay(sums, FRONT_STEPS, "sums"))
-        # The operands of multipliers, which have registers.
+        # What takes them, requantiser or queue of heads, begins with a register.
         accs = [(sum_ + each.minus)[:params.sum_bits].as_signed()
                 for sum_, each in zip(sums, word, strict=True)]
         valid = steps.flags(taken, FRONT_STEPS, "taken")[-1]
@@ -165,7 +165,7 @@ class Post(wiring.Component):
         left = Signal(range(params.most_headers + 1))
         counts = arrivals(m, self, self.scaled, self.scaled_phase)
 
-        # Of the beat that is next, known a cycle ahead.
+        # Of the beat that is next, known a cycle ahead; none is ready without a job.
         ready, is_head, begins, last_header = Signal(), Signal(), Signal(), Signal()
         last_slot_number = Signal(2)
         last_part, last_sequence, last_slot = Signal(), Signal(), Signal()

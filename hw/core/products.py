@@ -223,7 +223,7 @@ class Products(wiring.Component):
         active, reserve = Signal(), Signal()
         room = has_room(m, params.sum_depth, reserve, self.sums.valid & self.sums.ready)
         are_there = self._are_there(m)
-        # Of the beat that is next, known a cycle ahead.
+        # Of the beat that is next, known a cycle ahead; none is ready without a job.
         ready = Signal()
         last_sequence, last_tile, last_header = (
             Signal(init=params.batch == 1), Signal(), Signal())

@@ -301,7 +301,7 @@ class TokenSampler(wiring.Component):
             write.en.eq(keeps | self.reseed),
         ]
         m.d.sync += keeps.eq(draws)
-        # Whether it is drawn comes late in a cycle, so one is taken that may not be.
+        # Whether a number is drawn is known late in the cycle: it is taken in either case.
         with m.If(self.choosing):
             m.d.sync += drawn.eq(mixed)
         return drawn, keeps

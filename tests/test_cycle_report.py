@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter, deque
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,7 +18,15 @@ from sterna.hw.core.core import Core
 from sterna.hw.core.core_image import build_image, program
 from sterna.hw.core.core_memories import memory_bits
 from sterna.hw.core.core_params import CoreParams, Limits
-from sterna.hw.core.cycle_model import MemoryTiming, Use, cycles_per_token, run_cycles
+from sterna.hw.core.cycle_model import (
+    MemoryTiming,
+    Use,
+    _Model,
+    _Prompt,
+    _Repeats,
+    cycles_per_token,
+    run_cycles,
+)
 from sterna.hw.core.cycle_report import (
     CycleReport,
     TokenCycles,
@@ -49,13 +58,38 @@ def test_every_cycle_is_a_beat_or_waits_for_one_thing(sequences, changes, memory
     params = CoreParams(shape_limits(ODD, C12), **SMALL | changes, sequences=sequences)
     asked = [(owner, Request((0, 1), tokens=12, temperature=1.0)) for owner in range(sequences)]
     found = run_cycles(params, ODD, [*asked, (0, Request((0, 2), tokens=1, start=False))], memory)
-    assert len(found.uses) == found.cycles
-    uses = [use for _, use in found.uses]
-    assert uses.count(Use.BEATS) == found.beats
+    uses = Counter[Use]()
+    for (stage, use), cycles in found.uses().items():
+        assert (stage is None) == (use is Use.TOKEN)
+        uses[use] += cycles
+    assert uses.total() == found.cycles
+    assert uses[Use.BEATS] == found.beats
     assert (Use.WEIGHTS in uses) == bool(params.port_bits)
-    assert all((stage is None) == (use is Use.TOKEN) for stage, use in found.uses)
     # In the long run the sequences go at the same pace, which the report takes from one of them.
     assert len({own[-4] - own[-8] for own in found.tokens[1:]}) <= 1
+
+
+@pytest.mark.parametrize(("layers", "sizes", "memory"), [
+    (1, {}, None), (5, {}, None), (4, {"sequences": 4}, None), (3, {"compact": True}, None),
+    (3, {"sequences": 2, "phases": 1, "quant_lanes": 2, "post_lanes": 1}, None),
+    (5, {"port_bits": 64}, MemoryTiming()), (3, {"sequences": 2, "port_bits": 16}, SLOW),
+    (1, {"rows": 1, "cols": 32, "sequences": 4}, None)])
+def test_leaps_leave_every_cycle_as_it_is(monkeypatch, layers, sizes, memory):
+    shape = ModelConfig(24, layers, 40, 100)
+    params = CoreParams(shape_limits(shape, S16), **{"rows": 4, "cols": 16} | sizes)
+    # Sequences that begin, end and are followed by others at different times.
+    asked = [(number % params.sequences,
+              Request((0,) * (1 + number % 3), tokens=9 - number, temperature=number % 2))
+             for number in range(params.sequences + 2)]
+    found = run_cycles(params, shape, asked, memory)
+    leap = _Repeats.leap
+    monkeypatch.setattr(_Repeats, "leap", lambda self: None)
+    assert run_cycles(params, shape, asked, memory) == found
+    # Where there is something to leap over, it is leapt over.
+    monkeypatch.setattr(_Repeats, "leap", leap)
+    model = _Model(params, shape, memory or MemoryTiming())
+    model.run(deque([_Prompt(0, True, 9, False)]), 9)
+    assert model.skipped > model.cycle
 
 
 @pytest.mark.parametrize("rate", [Fraction(2, 5), Fraction(3, 4), Fraction(97, 100)], ids=str)

@@ -2,7 +2,9 @@
 
 Nothing in a core depends on the numbers that it computes but the token that follows, so what
 happens when follows from the requests alone. Each class here is the control of the component of
-the same name, one step a cycle; a pipeline is an event so many cycles later.
+the same name, one step a cycle; a pipeline is an event so many cycles later. A core is soon in a
+state in which it was before, a group of rows, a layer or a token earlier: :class:`_Repeats` leaps
+over what goes as it did then.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ from __future__ import annotations
 import enum
 import math
 from abc import ABC, abstractmethod
-from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -85,14 +87,36 @@ class CoreCycles:
 
     ``tokens``: for each sequence the cycles in which its tokens are given. ``beats``: cycles with a
     beat of the array. ``words``: those that came through the port. ``cycles``: all of them.
-    ``uses``: what each cycle was, and of which stage; of none between two tokens.
     """
 
+    program: list[Stage]
     tokens: list[list[int]]
-    uses: list[tuple[Stage | None, Use]] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
     beats: int = 0
     words: int = 0
     cycles: int = 0
+
+    def uses(self, begin: int = 0, end: int | None = None) -> Counter[tuple[Stage | None, Use]]:
+        """What the cycles from ``begin`` to before ``end`` were, and of which stage; of none
+        between two tokens."""
+        return Counter({_use_of(code, self.program): count
+                        for code, count in Counter(self.codes[begin:end]).items()})
+
+
+_USES = tuple(Use)
+_BETWEEN = -1   # the code of a cycle between two tokens
+
+
+def _code(stage: int, use: Use) -> int:
+    """A use of a cycle for a stage, by its place in the program, as a number."""
+    return stage * len(_USES) + _USES.index(use)
+
+
+def _use_of(code: int, program: list[Stage]) -> tuple[Stage | None, Use]:
+    if code == _BETWEEN:
+        return None, Use.TOKEN
+    stage, use = divmod(code, len(_USES))
+    return program[stage], _USES[use]
 
 
 @dataclass(slots=True)
@@ -147,7 +171,7 @@ class Machine(ABC):
         self.events: dict[int, list] = defaultdict(list)
         self.phases = [_Phase(stages[0]) for _ in range(params.phases)]
         self.last_phase = 0
-        self.result = CoreCycles([[] for _ in range(params.sequences)])
+        self.result = CoreCycles(stages, [[] for _ in range(params.sequences)])
         self.reader: _Reader | None = None
         self.norm, self.products, self.post = _Norm(self), _Products(self), _Post(self)
         self.cells = _Cells(self)
@@ -202,11 +226,17 @@ class _Model(Machine):
         self.sampler = _Sampler(self)
         self.reader = _Reader(self, config, memory) if params.port_bits else None
         self.embedder: Any = (_PortEmbedder if params.port_bits else _Embedder)(self)
+        self.prompts: deque[_Prompt] = deque()
+        self.tokens = 0     # yet to be given
+        self.skipped = 0    # cycles that were leapt over
+        self.rounds = 0     # of phases and of the reader, that came to their head
 
     def run(self, prompts: deque[_Prompt], tokens: int) -> CoreCycles:
         """Run until so many tokens have been given."""
-        while tokens:
-            taken = self._take(prompts)
+        self.prompts, self.tokens = prompts, tokens
+        repeats = _Repeats(self)
+        while self.tokens:
+            taken = self._take()
             self.busy = [each.waiting or each.generating or each.held or each.predicts
                          for each in self.sequences]
             if self.reader:
@@ -225,12 +255,13 @@ class _Model(Machine):
             self.end_cycle()
             if given is not None and chosen:
                 self._give(given)
-                tokens -= 1
             if taken is not None:
                 self._begin(taken)
             self.cycle += 1
+            if self.products.group_ends:
+                repeats.leap()
         self.products.decide(0)
-        self.result.cycles = self.cycle
+        self.result.cycles = self.cycle + self.skipped
         return self.result
 
     def rest(self) -> None:
@@ -252,11 +283,11 @@ class _Model(Machine):
         batch = self.params.batch
         return self.sequences[phase * batch:(phase + 1) * batch]
 
-    def _take(self, prompts: deque[_Prompt]) -> _Prompt | None:
+    def _take(self) -> _Prompt | None:
         """The prompt that waits, if its sequence takes it; if none waits, the next one does."""
         waits = self.waits
         if waits is None:
-            self.waits = prompts.popleft() if prompts else None
+            self.waits = self.prompts.popleft() if self.prompts else None
             return None
         if self.is_free and self.sampler.given is None and not self.sampler.is_choosing:
             self.waits, self.is_free = None, False
@@ -276,7 +307,8 @@ class _Model(Machine):
         each.left -= 1
         each.generating = each.waiting = each.left > 0
         each.will_predict, each.known = True, self.cycle + 1
-        self.result.tokens[number].append(self.cycle + 2)
+        self.tokens -= 1
+        self.result.tokens[number].append(self.cycle + self.skipped + 2)
 
     # Rounds ----------------------------------------------------------------------------
 
@@ -299,7 +331,9 @@ class _Model(Machine):
         if all_complete:
             phase.complete = 0
             phase.stage = following
-            phase.index = 0 if following.kind is StageKind.HEAD else phase.index + 1
+            is_head = following.kind is StageKind.HEAD
+            phase.index = 0 if is_head else phase.index + 1
+            self.rounds += is_head
         if begins:
             self.later(0, self._start_round, index)
             phase.embeds = True
@@ -334,9 +368,23 @@ class _Model(Machine):
                        self.sampler.complete, phase)
 
 
-class _Norm:
+class _Component:
+    """A component of a machine. ``apart`` are the attributes that :meth:`state` leaves out."""
+
+    apart: frozenset[str] = frozenset({"model"})
+
     def __init__(self, model: Machine) -> None:
         self.model = model
+
+    def state(self) -> tuple[Any, ...]:
+        """All that the next cycles depend on, but what a leap counts on."""
+        return tuple([tuple(value) if type(value) in (list, deque) else value
+                      for name, value in vars(self).items() if name not in self.apart])
+
+
+class _Norm(_Component):
+    def __init__(self, model: Machine) -> None:
+        super().__init__(model)
         norm = model.params.norm
         self.spacing = model.params.norm_spacing
         # Read before it is there, save from a divider.
@@ -347,7 +395,7 @@ class _Norm:
         self.active = self.settled = self.waiting = self.ready = False
         self.phase = self.sequence = 0
         self.following = (0, 0, 0, 0)   # phase, sequence, chunks, gap
-        self.rooted = -1
+        self.rooted = False     # in the cycle before
         self.reading = False
         self.read = (0, 0, 0, 0)
         self.place = 0
@@ -357,8 +405,9 @@ class _Norm:
         model, batch = self.model, self.model.params.batch
         self._stream()
         settled, self.settled = self.settled, self.active
+        rooted, self.rooted = self.rooted, False
         if (self.active and settled and not self.waiting and not self.ready
-                and self.rooted != model.cycle):
+                and not rooted):
             chunks = model.phases[self.phase].stage.chunks
             self.following = (
                 self.phase, self.sequence, chunks, max(self.spacing - chunks, 0))
@@ -398,15 +447,15 @@ class _Norm:
             self.ready = False
 
     def _is_rooted(self) -> None:
-        self.rooted = self.model.cycle + 1
+        self.rooted = True
 
 
-class _Worker:
+class _Worker(_Component):
     """What Products and Post have alike: phases that are next, and how many of the vectors, or of
     the scales, of each phase are there."""
 
     def __init__(self, model: Machine) -> None:
-        self.model = model
+        super().__init__(model)
         self.jobs: deque[int] = deque()
         self.active = False
         self.phase = self.sequence = 0
@@ -418,16 +467,19 @@ class _Worker:
 
 
 class _Products(_Worker):
+    apart = frozenset({"model", "headers", "begun", "undecided"})
+
     def __init__(self, model: Machine) -> None:
         super().__init__(model)
         self.tile = self.headers = 0
+        self.begun = 0          # jobs
+        self.group_ends = False     # in this cycle
         self.kept = self.sums = 0
         self.act_phase = self.tiles = 0
         self.is_taken = False   # by Post, in this cycle
         self.words = 0          # in the ring
         self.latency = model.params.array_latency
-        self.uses = [{use: (stage, use) for use in Use} for stage in model.program]
-        self.undecided: list[list[tuple[Stage | None, Use]]] = []   # for each phase
+        self.undecided: list[list[int]] = []    # for each phase
 
     def step(self) -> None:
         model, params = self.model, self.model.params
@@ -438,7 +490,7 @@ class _Products(_Worker):
         has_word = not model.reader or self.words > 0
         last_tile = self.tile == stage.tiles - 1
         has_room = self.kept != params.sum_depth or not last_tile
-        job_ends = False
+        self.group_ends = job_ends = False
         if not self.active:
             self.undecided.append([self._missed(index) for index in range(params.phases)])
         elif not (has_acts and has_word and has_room):
@@ -459,33 +511,38 @@ class _Products(_Worker):
                     model.reader.free_words += 1
                 if last_tile:
                     self.tile = 0
+                    self.group_ends = True
                     self.headers -= 1
                     job_ends = self.headers == 0
         if not self.active or job_ends:
             self.active = bool(self.jobs)
             if self.jobs:
                 self.phase = self.jobs.popleft()
+                self.begun += 1
                 self.decide(self.phase)
                 self.headers = model.phases[self.phase].stage.headers
         self.kept -= self.is_taken
         self.sums -= self.is_taken
 
     def _note(self, use: Use) -> None:
-        self.model.result.uses.append(self.uses[self.model.phases[self.phase].index - 1][use])
+        self.model.result.codes.append(_code(self._stage_of(self.phase), use))
 
-    def _missed(self, index: int) -> tuple[Stage | None, Use]:
+    def _stage_of(self, index: int) -> int:
+        """The stage of a phase by its place; its head where the next one is the first."""
+        return (self.model.phases[index].index or len(self.model.program)) - 1
+
+    def _missed(self, index: int) -> int:
         """What a phase does while the array has no job."""
         phase, post = self.model.phases[index], self.model.post
-        uses = self.uses[phase.index - 1]
         if phase.waits or index in self.jobs:
-            return uses[Use.NORM]
+            return _code(self._stage_of(index), Use.NORM)
         if self.sums and (index in post.jobs or (post.active and post.phase == index)):
-            return uses[post.awaits]
-        return uses[Use.PIPELINE] if phase.index else (None, Use.TOKEN)
+            return _code(self._stage_of(index), post.awaits)
+        return _code(self._stage_of(index), Use.PIPELINE) if phase.index else _BETWEEN
 
     def decide(self, phase: int) -> None:
         """Since the last job it was this phase that the array waited for."""
-        self.model.result.uses += [each[phase] for each in self.undecided]
+        self.model.result.codes += [each[phase] for each in self.undecided]
         self.undecided.clear()
 
     def _summed(self) -> None:
@@ -500,6 +557,8 @@ class _Products(_Worker):
 
 
 class _Post(_Worker):
+    apart = frozenset({"model", "left"})
+
     def __init__(self, model: Machine) -> None:
         super().__init__(model)
         self.latency = model.params.post_latency
@@ -565,9 +624,9 @@ class _Post(_Worker):
         self.counts[phase] += 1
 
 
-class _Cells:
+class _Cells(_Component):
     def __init__(self, model: Machine) -> None:
-        self.model = model
+        super().__init__(model)
         params = model.params
         self.group = params.batch * params.row_beats
         self.parts = params.post_lanes // params.cell_lanes
@@ -598,21 +657,24 @@ class _Cells:
         self.waiting.append((phase, kind, last))
 
 
-class _Embedder:
+class _Embedder(_Component):
+    model: _Model
+
     def __init__(self, model: _Model) -> None:
-        self.model = model
+        super().__init__(model)
         self.active = self.reading = False
         self.phase = self.sequence = self.upcoming = self.word = self.words = 0
-        self.changed = -2
+        self.since = 0      # cycles for which the next sequence has been known, up to 3
 
     def step(self, asks: list[int]) -> int | None:
         """The phase whose job is taken."""
         model, params = self.model, self.model.params
         last_word = self.word == self.words - 1
         done = self.reading and last_word and self.sequence == params.batch - 1
-        known = model.cycle - self.changed > 2
+        self.since = min(self.since + 1, 3)
+        known = self.since == 3
         if not self.active:
-            self.changed = model.cycle
+            self.since = 0
             self.upcoming = 0
             if not asks:
                 return None
@@ -630,16 +692,18 @@ class _Embedder:
             self.sequence = self.upcoming
             self.active = not done
             if known:
-                self.changed = model.cycle
+                self.since = 0
                 self.upcoming += not done
         else:
             self.word += 1
         return None
 
 
-class _PortEmbedder:
+class _PortEmbedder(_Component):
+    model: _Model
+
     def __init__(self, model: _Model) -> None:
-        self.model = model
+        super().__init__(model)
         self.asks = self.comes = False
         self.asked = self.sequence = self.word = self.words = self.part = 0
 
@@ -687,15 +751,20 @@ class _PortEmbedder:
             self.comes = self.sequence != params.batch
 
 
-class _Reader:
+class _Reader(_Component):
     """The image reader, once it has checked the image, and the memory behind it."""
 
+    model: _Model
+    apart = frozenset({"model", "memory", "index", "left", "stage", "asked", "clock"})
+
     def __init__(self, model: _Model, config: ModelConfig, memory: MemoryTiming) -> None:
+        super().__init__(model)
         params = model.params
-        self.model, self.memory = model, memory
+        self.memory = memory
         self.header_words = params.row_beats * params.header_parts
         self.row_words = params.row_parts(config.d)
-        self.state = self._after(1, self._load)
+        self.rest = 0       # cycles before the next state
+        self.next = self._after(1, self._load)
         self.index = self.left = 0
         self.stage = model.program[0]
         self.free_words = self.free_headers = params.ring
@@ -711,7 +780,10 @@ class _Reader:
         # What is asked for in this cycle may come in the next one.
         coming = self.asked[0] if self.asked else None
         enough = self.free_words >= self.stage.tiles and self.free_headers > 0
-        self.state = self.state()
+        if self.rest:
+            self.rest -= 1
+        else:
+            self.next = self.next()
         self.enough = enough
         if coming is not None:
             self._take(*coming)
@@ -719,11 +791,19 @@ class _Reader:
     def begins(self, predicts: bool) -> None:
         self.begun, self.has_head = True, predicts
 
+    def state(self) -> tuple[Any, ...]:
+        cycle, latency = self.model.cycle, self.memory.latency
+        return (*super().state(), self.stage.kind, self.stage.tiles,
+                max(self.clock - cycle * self.words, 1 - self.words),
+                *[(min(cycle - since, latency), words, is_row)
+                  for since, words, is_row in self.asked])
+
     # The states of the requests, each of which returns the next one -----------------------
 
     def _after(self, cycles: int, state):
         """A state that so many cycles come before: a memory is read, or a register settles."""
-        return lambda: state if cycles == 1 else self._after(cycles - 1, state)
+        self.rest = cycles
+        return state
 
     def _load(self):
         self.stage = self.model.program[self.index]
@@ -743,6 +823,7 @@ class _Reader:
 
     def _again(self):
         self.index, self.begun = 0, False
+        self.model.rounds += 1
         return self._after(1, self._load)
 
     def _ask_row(self):
@@ -790,9 +871,11 @@ class _Reader:
         self.model.products.words += 1
 
 
-class _Sampler:
+class _Sampler(_Component):
+    model: _Model
+
     def __init__(self, model: _Model) -> None:
-        self.model = model
+        super().__init__(model)
         self.ready: deque[int] = deque()
         self.phase = self.sequence = 0
         self.chooses = False
@@ -837,6 +920,124 @@ class _Sampler:
         self.ready.append(phase)
 
 
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What has been counted when a model was in a state."""
+
+    cycles: int
+    jobs: int
+    rounds: int
+    groups: list[int]   # that array, post-processor and reader have left
+    left: list[int]     # tokens of each sequence
+    beats: int
+    words: int
+    tokens: list[int]   # given, of each sequence
+
+
+class _Repeats:
+    """Leaps of a model: in a state in which it was before it does what it did then.
+
+    Between the two a group of rows may have gone by, a token, or some layers; the same is then
+    done as often as there are groups, tokens or layers left, but for the last, which another kind
+    of cycle follows. Everything but those numbers belongs to a state, times as they are from now.
+    """
+
+    def __init__(self, model: _Model) -> None:
+        self.model = model
+        self.marks: dict[tuple[Any, ...], _Mark] = {}
+        shapes = [(each.kind, len(each.matrices), each.groups, each.chunks, each.tiles)
+                  for each in model.program[:-1]]
+        # Stages of a layer, which is like the next one.
+        self.layer = next(
+            size for size in range(1, len(shapes) + 1) if shapes[size:] == shapes[:-size])
+
+    def leap(self) -> None:
+        """Leap as far as may be."""
+        model, state = self.model, self._state()
+        places = [each.index for each in self._placed()]
+        now = self._mark()
+        mark = self.marks.get((*places, state))
+        if mark is not None:
+            if mark.jobs == now.jobs:
+                self._repeat(mark, now, _times(mark.groups, now.groups))
+            elif mark.groups == now.groups:
+                self._repeat(mark, now, _times(mark.left, now.left))
+        elif min(places) > self.layer:
+            mark = self.marks.get((*[place - self.layer for place in places], state))
+            if (mark is not None and mark.rounds == now.rounds and mark.groups == now.groups
+                    and mark.left == now.left):
+                room = len(model.program) - 2 - max(places)
+                self._repeat(mark, now, room // self.layer, self.layer)
+        self.marks[*places, state] = now
+
+    def _placed(self) -> list[Any]:
+        """What has a place in the program."""
+        model = self.model
+        return [*model.phases, *([model.reader] if model.reader else [])]
+
+    def _state(self) -> tuple[Any, ...]:
+        model = self.model
+        components: Iterable[Any] = (
+            model.norm, model.products, model.post, model.cells, model.sampler, model.embedder,
+            *([model.reader] if model.reader else []))
+        return (
+            *[each.state() for each in components],
+            *[(each.stage.kind, each.running, each.embeds, each.waits, each.complete, each.rested)
+              for each in model.phases],
+            *[(each.waiting, each.generating, each.held, each.predicts, each.will_predict,
+               each.is_warm, max(each.known - model.cycle, 0)) for each in model.sequences],
+            *model.busy, model.last_phase, id(model.waits), model.is_free, len(model.prompts),
+            *sorted((cycle - model.cycle, tuple(events))
+                    for cycle, events in model.events.items()))
+
+    def _mark(self) -> _Mark:
+        model, reader = self.model, self.model.reader
+        return _Mark(
+            len(model.result.codes), model.products.begun, model.rounds,
+            [model.products.headers, model.post.left, reader.left if reader else 0],
+            [each.left for each in model.sequences], model.result.beats, model.result.words,
+            [len(each) for each in model.result.tokens])
+
+    def _repeat(self, mark: _Mark, now: _Mark, times: int, stages: int = 0) -> None:
+        """Have happened what did since a mark, so many times over, each so many stages later."""
+        if times < 1:
+            return
+        model, result = self.model, self.model.result
+        period = now.cycles - mark.cycles
+        model.skipped += times * period
+        own = result.codes[mark.cycles:]
+        for again in range(1, times + 1):
+            ahead = _code(again * stages, _USES[0])
+            result.codes += [code + ahead for code in own] if ahead else own
+        model.products.begun += times * (now.jobs - mark.jobs)
+        model.rounds += times * (now.rounds - mark.rounds)
+        result.beats += times * (now.beats - mark.beats)
+        result.words += times * (now.words - mark.words)
+        for given, before, after in zip(result.tokens, mark.tokens, now.tokens, strict=True):
+            given += [cycle + again * period for again in range(1, times + 1)
+                      for cycle in given[before:after]]
+            model.tokens -= times * (after - before)
+        for each in self._placed():
+            each.index += times * stages
+        less = [times * (before - after)
+                for before, after in zip(mark.groups, now.groups, strict=True)]
+        model.products.headers -= less[0]
+        model.post.left -= less[1]
+        if model.reader:
+            model.reader.left -= less[2]
+        for each, before, after in zip(model.sequences, mark.left, now.left, strict=True):
+            each.left -= times * (before - after)
+
+
+def _times(before: list[int], now: list[int]) -> int:
+    """How often what was taken of each number can be taken again, with two left: the last group
+    may have begun, and acts as the last from then on."""
+    taken = [old - new for old, new in zip(before, now, strict=True)]
+    if min(taken) < 0:
+        return 0
+    return min(((new - 2) // each for each, new in zip(taken, now, strict=True) if each), default=0)
+
+
 def run_cycles(
     params: CoreParams, config: ModelConfig, requests: Sequence[tuple[int, Request]],
     memory: MemoryTiming | None = None,
@@ -859,7 +1060,7 @@ def run_cycles(
 def steady_uses(
     params: CoreParams, config: ModelConfig, *, sampled: bool = False,
     memory: MemoryTiming | None = None,
-) -> list[tuple[Stage | None, Use]]:
+) -> Counter[tuple[Stage | None, Use]]:
     """The cycles of ``STEADY_TOKENS`` tokens of every sequence in the long run: ``uses`` of
     :class:`CoreCycles` while each of them generates."""
     temperature = 1.0 if sampled else 0.0
@@ -868,7 +1069,7 @@ def steady_uses(
     found = run_cycles(params, config, asked, memory)
     # Away from both ends, where not every sequence runs.
     own = found.tokens[0]
-    return found.uses[own[-2 * STEADY_TOKENS]:own[-STEADY_TOKENS]]
+    return found.uses(own[-2 * STEADY_TOKENS], own[-STEADY_TOKENS])
 
 
 def cycles_per_token(
@@ -876,5 +1077,5 @@ def cycles_per_token(
     memory: MemoryTiming | None = None,
 ) -> Fraction:
     """Cycles a token in the long run, all sequences together, each of them generating."""
-    cycles = steady_uses(params, config, sampled=sampled, memory=memory)
-    return Fraction(len(cycles), STEADY_TOKENS * params.sequences)
+    uses = steady_uses(params, config, sampled=sampled, memory=memory)
+    return Fraction(uses.total(), STEADY_TOKENS * params.sequences)

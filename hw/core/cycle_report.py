@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -45,7 +44,7 @@ class TokenCycles:
         sampled: bool = False,
     ) -> TokenCycles:
         """Run the cycle model."""
-        counts = Counter(steady_uses(params, config, sampled=sampled, memory=memory))
+        counts = steady_uses(params, config, sampled=sampled, memory=memory)
         stages: dict[str, dict[Use, Fraction]] = {}
         for (stage, use), cycles in sorted(counts.items(), key=lambda item: _place(item[0][0])):
             uses = stages.setdefault(_name(stage), dict.fromkeys(Use, Fraction()))

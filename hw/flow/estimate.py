@@ -175,8 +175,8 @@ def fold(
 def fitting(
     limits: Limits, target: FpgaTarget, *, sequences: int = 1, lut: int | None = None,
 ) -> list[tuple[int, CoreParams]]:
-    """Cores of many sizes whose logic fits a target by the estimate, in ``lut`` LUTs, which come
-    with each; the smallest first."""
+    """Cores of many sizes whose weights, and whose logic by the estimate, fit a target, in ``lut``
+    LUTs, which come with each; the smallest first."""
     most = dict(target.available)
     if Resource.LUT in most:
         most[Resource.LUT] = int(_FULL * most[Resource.LUT])
@@ -185,22 +185,24 @@ def fitting(
     found = []
     for params in _candidates(limits, target, sequences):
         needed = _logic(params, target)
-        if needed is not None and all(
+        if needed is not None and _weights_fit(params, target) and all(
                 needed[each] <= most[each] for each in needed if each in most):
             found.append((needed[Resource.LUT], params))
     return sorted(found, key=itemgetter(0))
 
 
 def has_room(params: CoreParams, target: FpgaTarget) -> bool:
-    """Whether a target has the block RAMs for a core."""
+    """Whether a target has the block RAMs for a core, which is elaborated to count them."""
     available = target.available.get(Resource.BLOCK_RAM)
-    if available is None:
-        return True
-    # To count its memories a core is elaborated, which takes a second: not if weights are too many.
+    return available is None or core_rams(params, target.family).total() <= available
+
+
+def _weights_fit(params: CoreParams, target: FpgaTarget) -> bool:
+    """Whether the block RAMs of a target have as many bits as the weights of a core."""
+    available = target.available.get(Resource.BLOCK_RAM)
     wide, deep = _SHAPES[target.family][0]
     weights = 2 * params.rows * params.cols * params.most_weights
-    return weights <= available * wide * deep and (
-        core_rams(params, target.family).total() <= available)
+    return available is None or weights <= available * wide * deep
 
 
 def _candidates(limits: Limits, target: FpgaTarget, sequences: int) -> Iterator[CoreParams]:

@@ -16,10 +16,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from sterna.model.triton_kernels import absmax, products, recurrence, ternary
+from sterna.model.triton_kernels import absmax, product, recurrence, ternary
 from sterna.model.triton_kernels.kernel import INTERPRETED, Form, Kernel
 
-KERNELS = (*recurrence.KERNELS, *absmax.KERNELS, *ternary.KERNELS, *products.KERNELS)
+KERNELS = (*recurrence.KERNELS, *absmax.KERNELS, *ternary.KERNELS, *product.KERNELS)
 """All that can run."""
 ARCHITECTURES = (80, 90)
 """Compute capabilities times ten: A100 (Ampere) and H100 (Hopper)."""

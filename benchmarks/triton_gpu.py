@@ -2,7 +2,8 @@
 
     python benchmarks/triton_gpu.py [--repeats 20] [--config 370m]
 
-Three tables of medians, forward and backward together, the contestants in turns within each repeat:
+Three tables of medians, forward and backward together, the contestants in turns within each repeat,
+float32 products as in training ("medium"):
 
 - the recurrence: both Triton forms, torch's chunked scan, and ``chunk_hgrn`` of
   flash-linear-attention if it is installed, on the same gates (it takes their logarithm and the
@@ -160,6 +161,7 @@ def main() -> int:
     device = "cpu" if on_cpu else "cuda"
     import triton
 
+    torch.set_float32_matmul_precision("medium")    # as training does
     where = "Triton's interpreter" if on_cpu else torch.cuda.get_device_name()
     print(f"{where}; torch {torch.__version__}, Triton {triton.__version__}, float32 products: "
           f"{torch.get_float32_matmul_precision()}; medians of {options.repeats}")

@@ -54,8 +54,8 @@ def test_every_form_is_compiled(kernel: Kernel, form: Form, architecture: int) -
         assert 0 < made.registers <= 255
         assert made.shared_bytes <= SHARED[architecture]
         assert made.spilled_bytes == 0 or sizes is not Sizes.MULTIPLES_OF_16
-        # No product is fused with a sum, except inside a matrix product of floats.
-        assert "fma.rn.f32" not in made.ptx or form.constants.get("PRECISION") == "ieee"
+        # No product is fused with a sum.
+        assert "fma.rn.f32" not in made.ptx
 
 
 def test_the_page_lists_every_kernel_and_its_number_of_forms() -> None:

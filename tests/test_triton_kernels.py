@@ -41,7 +41,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the kernels that a test launched."""
     names: list[str] = []
     launch = Kernel.launch
@@ -51,8 +51,15 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         launch(kernel, *arguments, form=form)
 
     monkeypatch.setattr(Kernel, "launch", counted)
-    yield names
-    torch.set_float32_matmul_precision("highest")
+    return names
+
+
+@pytest.fixture(autouse=True)
+def restored_precision() -> Iterator[None]:
+    """Torch's float32 products are what they were."""
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize("group", ["scans", "quantisers", "projections"])
@@ -213,14 +220,30 @@ def test_long_sequences_are_scanned_by_chunks(launched: list[str]) -> None:
     assert launched == ["_chunked_forward", "_chunked_backward"]
 
 
-def test_products_follow_torchs_precision(launched: list[str]) -> None:
-    # The interpreter has one precision; what is held here is that every form can be chosen.
-    x, weight = random(40, 16).requires_grad_(), random(9, 16).requires_grad_()
-    for precision in ("highest", "high"):
+@pytest.mark.parametrize("limit", [math.inf, 1.0])
+def test_gradients_follow_torchs_precision_and_sums_of_codes_are_exact(limit: float) -> None:
+    x, weight = random(64, 96).requires_grad_(), random(32, 96).requires_grad_()
+    found = []
+    for precision in ("highest", "highest", "high", "high"):
         torch.set_float32_matmul_precision(precision)
-        for limit in (math.inf, 1.0):
-            project(x, weight, limit).sum().backward()
-    assert launched.count("_weight_gradient") == 4
+        out = project(x, weight, limit)
+        found.append([out.detach(), *torch.autograd.grad(out, [x, weight], random(64, 32, seed=1))])
+    exact, twice, coarse, coarse_twice = found
+    assert all(map(torch.equal, exact + coarse, twice + coarse_twice))
+    assert torch.equal(exact[0], coarse[0])
+    for ours, theirs in zip(coarse[1:], exact[1:], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0.0, atol=4e-3 * float(theirs.abs().max()))
+        if DEVICE == "cuda":
+            assert not torch.equal(ours, theirs)
+
+
+def test_gradients_keep_their_precision_under_autocast() -> None:
+    x, weight = random(40, 16).requires_grad_(), random(9, 16).requires_grad_()
+    found = []
+    for enabled in (False, True):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=enabled):
+            found.append(torch.autograd.grad(project(x, weight).sum(), [x, weight]))
+    assert all(map(torch.equal, *found))
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="on a GPU the script is for real sizes")

@@ -1,5 +1,8 @@
 """BitLinear by kernels: quantise, multiply whole numbers, and the gradients of all of it.
 
+The float products of the backward pass are torch's: faster than Triton's were, and they follow
+torch's setting of precision.
+
 The same function as ``bit_linear`` of ``model/network/bitlinear.py``, whose naive twin is
 ``naive_bit_linear`` there.
 """
@@ -15,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sterna.model.triton_kernels.absmax import absmax_codes, absmax_gradient
-from sterna.model.triton_kernels.products import input_gradient, product, weight_gradient
+from sterna.model.triton_kernels.product import product
 from sterna.model.triton_kernels.ternary import ternary_codes
 
 __all__ = ["bit_linear"]
@@ -47,12 +50,15 @@ class _BitLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         codes, gains, inverses, ternary, row_scales, clamped = ctx.saved_tensors
         shape = grad.shape
-        grad = grad.reshape(len(codes), -1).contiguous()
-        to_weights, to_bias = weight_gradient(grad, clamped, codes, inverses, limit=ctx.limit)
-        normalised = input_gradient(grad, clamped, ternary, row_scales, limit=ctx.limit)
-        to_x = absmax_gradient(normalised, codes, gains, inverses)
-        return (to_x.view(*shape[:-1], -1), None, to_bias if ctx.has_bias else None, None,
-                *to_weights.split(ctx.rows))
+        if clamped is not None:
+            grad = torch.ops.aten.hardtanh_backward(grad, clamped, -ctx.limit, ctx.limit)
+        grad = grad.reshape(len(codes), -1)
+        to_bias = grad.sum(0) if ctx.has_bias else None
+        with torch.autocast(grad.device.type, enabled=False):
+            to_weights = grad.t() @ (codes * inverses[:, None])
+            to_normalised = grad @ (ternary * row_scales[:, None])
+        to_x = absmax_gradient(to_normalised, codes, gains, inverses)
+        return to_x.view(*shape[:-1], -1), None, to_bias, None, *to_weights.split(ctx.rows)
 
 
 def bit_linear(

@@ -1,6 +1,8 @@
 # make demo   the whole path on the bundled model; needs no torch
 # make quick  the same without simulation; needs no compiler
 # make test   every test but those of a minute or more each
+# make test-bare   those, with every optional tool hidden, as on a fresh machine
+# make test-rest   what test-bare had to leave out
 # make test-long   of those, one of each file
 # make test-all    all of those
 # make test-browser  those of the page, in Chromium
@@ -26,7 +28,7 @@ TRITON := $(sort $(wildcard model/triton_kernels/*.py tests/test_triton_*.py ben
 TRITON_SUM = (cat $(TRITON); grep -E '^(torch|triton)==' constraints.txt) | sha256sum
 SPHINX := $(BIN)/sphinx-build -q -c docs/site
 
-.PHONY: setup demo quick test test-fast test-long test-all test-browser test-triton triton-passed lint docs docs-links notebooks prove mutate clean python tools
+.PHONY: setup demo quick test test-bare test-rest test-fast test-long test-all test-browser test-triton triton-passed lint docs docs-links notebooks prove mutate clean python tools
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.test
@@ -39,6 +41,12 @@ quick: $(VENV)/.quick
 
 test: $(VENV)/.test
 	$(PYTEST) -m "not long"
+
+test-bare: $(VENV)/.test
+	$(PYTEST) --bare -m "not long"
+
+test-rest: $(VENV)/.test
+	$(PYTEST) --rest -m "not long"
 
 test-long: $(VENV)/.test
 	$(PYTEST) --sample

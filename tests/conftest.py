@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import os
 import platform
+import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optional_tools
 import pytest
 from hypothesis import settings
 
@@ -43,15 +45,29 @@ ODD = ModelConfig(d=12, layers=2, dff=21, vocab=65)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", action="store_true", help="of the long tests of a file, the last")
+    parser.addoption("--bare", action="store_true", help="without the tools of optional_tools.py")
+    parser.addoption("--rest", action="store_true", help="what the last run with --bare left out")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("bare"):
+        optional_tools.hide(config)
+    if config.getoption("rest"):
+        optional_tools.read_done(config)    # an error now, not in every worker
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The slowest first: what is begun last should not keep one of two cores waiting."""
+    def keep(wanted: Callable[[pytest.Item], bool]) -> None:
+        config.hook.pytest_deselected(items=[item for item in items if not wanted(item)])
+        items[:] = filter(wanted, items)
+
     if config.getoption("sample"):
-        chosen = {item.path: item for item in items if item.get_closest_marker("long")}
-        config.hook.pytest_deselected(items=[
-            item for item in items if item is not chosen.get(item.path)])
-        items[:] = chosen.values()
+        last = {item.path: item for item in items if item.get_closest_marker("long")}
+        keep(lambda item: item is last.get(item.path))
+    if config.getoption("rest"):
+        done = optional_tools.read_done(config)
+        keep(lambda item: item.nodeid not in done)
 
     def order(item: pytest.Item) -> tuple[float, bool, bool]:
         allowed = item.get_closest_marker("timeout")
@@ -59,6 +75,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 not item.get_closest_marker("slow"))
 
     items.sort(key=order)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        missing = [tool for tool in mark.args if shutil.which(tool) is None]
+        if missing:
+            pytest.skip(f"{' and '.join(missing)} not installed")
 
 
 def _user_seconds() -> float:
@@ -79,6 +102,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What the tests cost, in CPU seconds: how busy the machine was does not show in them."""
+    if terminalreporter.config.getoption("bare"):
+        optional_tools.keep_done(terminalreporter.config, [
+            report.nodeid for report in terminalreporter.stats.get("passed", ())])
     spent: Counter[str] = Counter()
     for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
         spent[getattr(report, "nodeid", "")] += getattr(report, "user_seconds", 0)

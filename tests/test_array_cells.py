@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -174,8 +173,7 @@ def test_the_plain_arrays_of_the_benchmark_are_larger(benchmark):
 FILES = {ArrayStyle.ECP5_CHAIN: "ecp5.v", ArrayStyle.XC7_PAIR: "xc7.v"}
 SMALL = random_model(ModelConfig(d=24, layers=1, dff=40), C12, seed=5)
 TOKENS = encode(bundled_heldout())[:3]
-ICARUS = [pytest.mark.slow, pytest.mark.skipif(
-    shutil.which("iverilog") is None, reason="needs iverilog")]
+ICARUS = [pytest.mark.slow, pytest.mark.needs("iverilog")]
 
 
 @pytest.mark.parametrize("style", FILES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -28,7 +27,7 @@ from sterna.sim.core.reference import record_activations
 
 SIZES = {"rows": 4, "cols": 8, "lanes": 3}
 TOKENS = np.array([5, 64, 0])
-ICARUS = pytest.mark.skipif(shutil.which("iverilog") is None, reason="Icarus is not installed")
+ICARUS = pytest.mark.needs("iverilog")
 
 
 def sizes(unit: str) -> dict[str, int]:

@@ -1,6 +1,5 @@
 """The bench with several streams, and the payloads it carries, on hand-written Verilog."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -14,7 +13,9 @@ from sterna.hw.testbench.stimulus import PhaseBuilder
 from sterna.sim.bench import launch
 from sterna.sim.bench.runner import Simulator, run_on
 
-QUICK = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR
+# It takes no time to compile.
+QUICK = Simulator.ICARUS
+needs_quick = pytest.mark.needs("iverilog")
 
 TWO_WAYS = """
 module two_ways(input clk, input rst, input [7:0] add,
@@ -36,6 +37,7 @@ def run_two_ways(tmp_path: Path, phases: list[Phase], **options: int) -> list[Ph
     return run_on(QUICK, [source], "two_ways", job, tmp_path / "work")
 
 
+@needs_quick
 def test_streams_and_levels_of_a_phase(tmp_path: Path) -> None:
     a, b = list(range(20)), list(range(100, 130))
     plain, levelled, kept, slow, cut, fresh = run_two_ways(tmp_path, [
@@ -66,6 +68,7 @@ def test_streams_and_levels_of_a_phase(tmp_path: Path) -> None:
      "hang: no transfer for 50 cycles with 1 of 1 a sent, 0 of 0 b sent, 1 of 1 c received, "
      "0 of 3 d received"),
 ])
+@needs_quick
 def test_what_should_not_happen_names_the_stream(tmp_path, phase, message):
     with pytest.raises(SimulationError, match=message):
         run_two_ways(tmp_path, [phase], patience=50)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -32,8 +31,9 @@ from sterna.sim.core.run import run_core, write_core
 pytestmark = pytest.mark.usefixtures("quick_build")
 
 
-# Icarus takes no time to compile.
-QUICK = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR
+# It takes no time to compile.
+QUICK = Simulator.ICARUS
+needs_quick = pytest.mark.needs("iverilog")
 
 
 def run_in_both(
@@ -103,6 +103,7 @@ def test_every_kind_of_phase_gives_what_cocotb_gives(echo, tmp_path):
     assert results[3].cycles == 0
 
 
+@needs_quick
 def test_a_hang_and_a_word_too_many_are_told_as_cocotb_tells_them(echo, tmp_path):
     for changes, message in (
         ({"levels": {"deaf": 1}}, "plain: no transfer for 30 cycles with 0 of 5 words sent, "
@@ -167,6 +168,7 @@ def test_waves_show_every_word(echo, tmp_path):
     assert len(re.findall(rf"^1{re.escape(code[1])}$", text, re.M)) == len(WORDS)
 
 
+@needs_quick
 def test_a_unit_gives_what_it_gives_in_cocotb(tmp_path):
     model, spec = random_model(ODD, C12, seed=7), unit_named("mlgru")
     emitted = emit_verilog(model, "mlgru", tmp_path / "mlgru", lanes=3)
@@ -177,6 +179,7 @@ def test_a_unit_gives_what_it_gives_in_cocotb(tmp_path):
     run_in_both(QUICK, emitted.sources, emitted.module, job, tmp_path)
 
 
+@needs_quick
 def test_a_core_gives_what_it_gives_in_cocotb(tmp_path, monkeypatch):
     model = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=10), S16, seed=3)
     params = CoreParams(Limits.of(model), rows=4, cols=8, clusters=2, post_lanes=2, cell_lanes=1,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -41,7 +40,6 @@ _MATRICES = random_matrices()
 _EIGHT = FixedPoint(8, 2)
 _EYE = np.eye(4, dtype=int)
 _STEADY = Pauses()
-_has_icarus = pytest.mark.skipif(shutil.which("iverilog") is None, reason="needs iverilog")
 
 
 def _with_numbers(weight: np.ndarray, rng: np.random.Generator) -> TernaryMatrix:
@@ -144,7 +142,7 @@ def make(folder, *options: str) -> str:
 
 
 @pytest.mark.long
-@_has_icarus
+@pytest.mark.needs("iverilog")
 def test_thirty_matrices_share_one_array_in_verilog(tmp_path):
     weights = [weight for _, weight in _MATRICES]
     emitted = emit_matrix(weights, tmp_path / "sums", rows=8, cols=64)
@@ -158,7 +156,7 @@ def test_thirty_matrices_share_one_array_in_verilog(tmp_path):
 
 
 @pytest.mark.slow
-@_has_icarus
+@pytest.mark.needs("iverilog")
 def test_a_wrong_weight_fails_the_test_of_the_folder(tmp_path):
     emit_matrix(np.eye(8, dtype=int), tmp_path / "unit")
     path, = (tmp_path / "unit").glob("*weights*.mem")
@@ -168,7 +166,7 @@ def test_a_wrong_weight_fails_the_test_of_the_folder(tmp_path):
 
 
 @pytest.mark.slow
-@_has_icarus
+@pytest.mark.needs("iverilog")
 @pytest.mark.parametrize("style", ["ecp5-chain", "xc7-pair"])
 def test_layers_of_the_cells_of_a_family_in_verilog(style, tmp_path):
     rng = np.random.default_rng(1)

@@ -37,7 +37,7 @@ DREAMS = {"layer_to_onnx.py", "matrix_in_simulators.py", "matrix_to_verilog.py",
 """Those of at most 20 lines; the others have at most 40, but for the loop of training."""
 MADE = {"check_onnx.py", "onnxruntime_loop.py", "onnxruntime_tokens.py", "loop.mjs"}
 """Those that need an exported model."""
-needs_icarus = pytest.mark.skipif(not shutil.which("iverilog"), reason="Icarus is not installed")
+needs_icarus = pytest.mark.needs("iverilog")
 MARKS: dict[str, list[Any]] = {
     "corpus_to_bitstream.py": [pytest.mark.long], "matrix_to_verilog.py": [pytest.mark.long],
     "matrix_in_simulators.py": [pytest.mark.slow, needs_icarus],
@@ -138,21 +138,19 @@ def test_the_check_of_a_file_says_whether_a_runtime_is_right(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.needs("npm", "node")
 def test_the_loop_in_javascript_writes_the_text_of_the_reference(tmp_path: Path) -> None:
-    npm, node = shutil.which("npm"), shutil.which("node")
-    if npm is None or node is None:
-        pytest.skip("Node and npm are not installed")
     script = FOLDER / "javascript_loop" / "loop.mjs"
     package = f"onnxruntime-web@{WEB_RUNTIME_VERSION}"
     assert f"npm install {package}" in script.read_text(encoding="utf-8")
     expected = model_and_text(tmp_path, "tiny", 64)
     shutil.copy(script, tmp_path)
     try:
-        run(npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline",
+        run("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline",
             package, cwd=tmp_path)
     except AssertionError as error:
         pytest.skip(f"npm cannot bring {package}: {error}")
-    text = run(node, "loop.mjs", cwd=tmp_path)
+    text = run("node", "loop.mjs", cwd=tmp_path)
     assert text == expected + "\n"
     assert printed()["javascript_loop/loop.mjs"] in text
 

@@ -37,7 +37,6 @@ CASES: dict[str, tuple[QuantizedModel, str, dict[str, Any]]] = {
         TINIEST, "core", {"rows": 2, "cols": 8, "sequences": 2, "trace": True}),
     "compact core": (TINIEST, "core", {"rows": 1, "cols": 8, "compact": True}),
 }
-needs_icarus = pytest.mark.skipif(shutil.which("iverilog") is None, reason="no Icarus")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +57,7 @@ def make(
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 
 
-@needs_icarus
+@pytest.mark.needs("iverilog")
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_unit_passes_its_own_test(case, tmp_path, nothing_else):
@@ -87,7 +86,7 @@ def test_without_cocotb_a_line_says_so(glu, tmp_path, nothing_else):
     assert "Traceback" not in done.stdout
 
 
-@needs_icarus
+@pytest.mark.needs("iverilog")
 @pytest.mark.slow
 def test_a_wrong_word_is_found_and_named(glu, tmp_path, nothing_else):
     """Also, another module of the test's name is on the path, and Python adds no folder to it."""

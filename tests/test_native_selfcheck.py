@@ -6,7 +6,6 @@ been tried.
 """
 
 import platform
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -32,12 +31,6 @@ PROGRAM = Path(__file__).with_name("native_selfcheck.cpp")
 OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off")
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
-
-
-def _need(*tools: str) -> None:
-    missing = [tool for tool in tools if shutil.which(tool) is None]
-    if missing:
-        pytest.skip(f"needs {', '.join(missing)}")
 
 
 def _models() -> list[QuantizedModel]:
@@ -96,7 +89,6 @@ def cases(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory) -> Path:
-    _need("g++")
     return _compile("g++", tmp_path_factory.mktemp("native"))
 
 
@@ -113,22 +105,21 @@ def test_the_kernels_of_this_processor_are_exact(program, cases):
     ("kernel_portable.cpp", "total[row] = -sums[t]", "total[row] = 1 - sums[t]"),
 ])
 def test_a_planted_fault_is_found(cases, file, right, wrong, tmp_path):
-    _need("g++")
     sources = planted_sources(tmp_path / "sources", file, right, wrong)
     assert _run(_compile("g++", tmp_path, "-O0", sources=sources), cases)[0] == "portable differs"
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="x86 programs")
+@pytest.mark.needs("qemu-x86_64-static")
 @pytest.mark.parametrize(("processor", "kernels"), [
     ("Nehalem", ["portable"]), ("Haswell", ["portable", "avx2"])])
 def test_older_x86_takes_the_kernels_it_has(program, cases, processor, kernels):
-    _need("qemu-x86_64-static")
     assert _run("qemu-x86_64-static", "-cpu", processor, program, cases) == [
         f"{kernel} exact" for kernel in kernels]
 
 
+@pytest.mark.needs("aarch64-linux-gnu-g++", "qemu-aarch64-static")
 def test_neon_is_exact_under_emulation(cases, tmp_path):
-    _need("aarch64-linux-gnu-g++", "qemu-aarch64-static")
     program = _compile("aarch64-linux-gnu-g++", tmp_path, "-static")
     for processor, kernels in (("cortex-a53", ["neon"]), ("max", ["neon", "neon-dot"])):
         assert _run("qemu-aarch64-static", "-cpu", processor, program, cases) == [

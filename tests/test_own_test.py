@@ -41,7 +41,6 @@ from sterna.sim.testing.words import read_words, words_of
 
 BENCH = Path(__file__).parent / "data" / "own" / "glu_bench.py"
 MODEL = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=16), C12, seed=7)
-needs_icarus = pytest.mark.skipif(shutil.which("iverilog") is None, reason="no Icarus")
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +54,7 @@ def test_a_folder_that_is_emitted_again_is_read_again(tmp_path):
         assert Folder.read(tmp_path / "matrix").module == f"of_{rows}"
 
 
-@needs_icarus
+@pytest.mark.needs("iverilog")
 @pytest.mark.slow
 def test_a_wrong_value_is_named(glu, tmp_path):
     with pytest.raises(SimulationError, match=r"layer0\.glu\.p\[5\]: expected -?\d+, got -?\d+ "
@@ -64,7 +63,7 @@ def test_a_wrong_value_is_named(glu, tmp_path):
                    environment={"GLU_BENCH_WRONG": "1"})
 
 
-@needs_icarus
+@pytest.mark.needs("iverilog")
 @pytest.mark.slow
 def test_the_page_about_it_runs(tmp_path):
     """docs/simulation.md: the test, run_cocotb, and phases of a core."""
@@ -89,7 +88,7 @@ def test_the_page_about_it_runs(tmp_path):
 
 @pytest.mark.parametrize(("simulator", "tests"), [
     pytest.param("icarus", ("products", "a_word_that_does_not_come"),    # and one was skipped
-                 marks=[needs_icarus, pytest.mark.slow]),
+                 marks=[pytest.mark.needs("iverilog"), pytest.mark.slow]),
     pytest.param("verilator", ("products", "a_word_that_does_not_come", "a_signal_inside"),
                  marks=pytest.mark.long)])
 def test_own_tests_run_and_keep_waves(glu, tmp_path, simulator, tests):
@@ -129,7 +128,7 @@ def fake_launch(results: str | None, waves: Path) -> Callable[[Launch, object], 
     return launch
 
 
-@needs_icarus
+@pytest.mark.needs("iverilog")
 @pytest.mark.parametrize(("results", "message"), [
     ('<testcase name="a"><skipped/></testcase>', "glu_bench: all 1 tests are skipped"),
     ("", "glu_bench: no cocotb test"),
@@ -271,7 +270,7 @@ def test_a_module_in_the_current_folder_does_not_take_a_tests_place(glu, tmp_pat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sterna.sim.bench.runner.run_tool", tool)
     with pytest.raises(SimulationError):
-        run_cocotb(glu.folder, BENCH, simulator="icarus", work=tmp_path / "work")
+        run_cocotb(glu.folder, BENCH, simulator="verilator", work=tmp_path / "work")
     assert started["from"] == str(BENCH)
 
 

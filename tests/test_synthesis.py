@@ -216,7 +216,7 @@ endmodule
     assert synthesized(text).area.ff == 8
 
 
-@pytest.mark.skipif(shutil.which("iverilog") is None, reason="needs iverilog")
+@pytest.mark.needs("iverilog")
 def test_a_sum_of_33_bits_behind_a_multiplier_of_an_ice40_is_whole(tmp_path):
     text = """
 module top(input clk, input [15:0] a, b, input [32:0] c, output reg [32:0] y);

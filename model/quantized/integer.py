@@ -65,9 +65,15 @@ def rs(value: Array, shift: int) -> Array:
     return value << -shift if shift <= 0 else (value + (1 << (shift - 1))) >> shift
 
 
+def _clip(value: Array, low: int | None, high: int | None = None) -> Array:
+    """Clip whole numbers by the array's own method, which NumPy and torch have: that of
+    array_api_compat takes half of the time of an evaluation."""
+    return value.clip(low, high)
+
+
 def saturate(value: Array, fmt: FixedPoint) -> Array:
     """Clamp to the range of a two's complement format."""
-    return array_namespace(value).clip(value, fmt.min, fmt.max)
+    return _clip(value, fmt.min, fmt.max)
 
 
 def isqrt(value: Array) -> Array:
@@ -105,7 +111,7 @@ def norm_quant(y: Array, norm: Norm | NumericProfile) -> dict[str, Array]:
     xp, t = array_namespace(y), norm.root_frac
     parts = _absmax_quant(y, norm.reciprocal_bits)
     s = xp.sum(parts["q"] ** 2, axis=-1, keepdims=True)
-    n = xp.clip(isqrt(s << (2 * t)), 127 << t, None)
+    n = _clip(isqrt(s << (2 * t)), 127 << t)
     v = (127 << (norm.scale_frac + t)) // n
     return {**parts, "s": s, "n": n, "v": v}
 
@@ -114,7 +120,7 @@ def _absmax_quant(y: Array, k: int) -> dict[str, Array]:
     """Absolute maximum ``m``, its reciprocal ``r`` and 8-bit activations ``q``."""
     xp = array_namespace(y)
     m = xp.max(xp.abs(y), axis=-1, keepdims=True)
-    r = (127 << k) // xp.clip(m, 1, None)
+    r = (127 << k) // _clip(m, 1)
     return {"m": m, "r": r, "q": rs(y * r, k)}
 
 
@@ -122,14 +128,14 @@ def _root(x: Array, record: Root, extra: Array | int) -> dict[str, Array]:
     """Sum of squares ``s`` with what keeps it from 0, and its root ``n``."""
     xp = array_namespace(x)
     s = xp.sum(x * x, axis=-1, keepdims=True) + record.epsilon + extra
-    return {"s": s, "n": xp.clip(isqrt(s << (2 * record.root_frac)), 1, None)}
+    return {"s": s, "n": _clip(isqrt(s << (2 * record.root_frac)), 1)}
 
 
 def _quantize(x: Array, n: Array, record: Quantize) -> dict[str, Array]:
     """``x [..., width]`` in 8 bits and its scale over the root ``n [..., 1]``."""
     parts = _absmax_quant(x, record.reciprocal_bits)
     v = (parts["m"] << record.scale_shift) // n
-    return {**parts, "v": array_namespace(x).clip(v, None, (1 << record.scale_frac) - 1)}
+    return {**parts, "v": _clip(v, None, (1 << record.scale_frac) - 1)}
 
 
 def _recur(h: Array, u: Array, c: Array, frac: int) -> list[Array]:

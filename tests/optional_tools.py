@@ -37,7 +37,7 @@ def hide(config: pytest.Config) -> None:
             folder = Path(tempfile.mkdtemp(prefix="bare-"))
             config.add_cleanup(lambda made=folder: shutil.rmtree(made))
             for path in shown:
-                (folder / path.name).symlink_to(path)
+                (folder / path.name).symlink_to(path.absolute())
         folders.append(str(folder))
     os.environ["PATH"] = os.pathsep.join(folders)
 

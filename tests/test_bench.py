@@ -13,7 +13,7 @@ from sterna.hw.testbench.stimulus import PhaseBuilder
 from sterna.sim.bench import launch
 from sterna.sim.bench.runner import Simulator, run_on
 
-# It takes no time to compile.
+# Icarus compiles these in no time.
 QUICK = Simulator.ICARUS
 needs_quick = pytest.mark.needs("iverilog")
 

@@ -31,7 +31,7 @@ from sterna.sim.core.run import run_core, write_core
 pytestmark = pytest.mark.usefixtures("quick_build")
 
 
-# It takes no time to compile.
+# Icarus compiles these in no time.
 QUICK = Simulator.ICARUS
 needs_quick = pytest.mark.needs("iverilog")
 

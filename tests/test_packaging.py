@@ -11,6 +11,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import optional_tools
 import pytest
 from on_pythons import claimed_versions, find_python, version_of
 from page_checks import check_page, verdict_of
@@ -170,6 +171,18 @@ def test_the_quick_way_needs_no_compiler(tmp_path: Path, target: str) -> None:
     said = make(tmp_path, "-n", f"VENV={tmp_path / 'venv'}", target).stdout
     assert ("g++" in said) == (target == "demo")
     assert ("demo --quick" in said) == (target == "quick")
+
+
+def test_optional_tools_are_hidden_from_every_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest,
+) -> None:
+    for name in ("iverilog", "perl"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    optional_tools.hide(request.config)
+    assert shutil.which("iverilog") is None
+    assert Path(str(shutil.which("perl"))).resolve() == tmp_path / "perl"
 
 
 @pytest.mark.parametrize("tool", ["g++", "perl"])

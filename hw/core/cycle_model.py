@@ -2,9 +2,8 @@
 
 Nothing in a core depends on the numbers that it computes but the token that follows, so what
 happens when follows from the requests alone. Each class here is the control of the component of
-the same name, one step a cycle; a pipeline is an event so many cycles later. A core is soon in a
-state in which it was before, a group of rows, a layer or a token earlier: :class:`_Repeats` leaps
-over what goes as it did then.
+the same name, one step a cycle; a pipeline is an event so many cycles later. A core soon returns to
+the state it had a group of rows, a layer or a token before: :class:`_Repeats` skips what follows.
 """
 
 from __future__ import annotations
@@ -87,6 +86,7 @@ class CoreCycles:
 
     ``tokens``: for each sequence the cycles in which its tokens are given. ``beats``: cycles with a
     beat of the array. ``words``: those that came through the port. ``cycles``: all of them.
+    ``codes``: what each cycle was, as a number, for a stage of ``program``; :meth:`uses` reads it.
     """
 
     program: list[Stage]
@@ -369,7 +369,8 @@ class _Model(Machine):
 
 
 class _Component:
-    """A component of a machine. ``apart`` are the attributes that :meth:`state` leaves out."""
+    """A component of a machine. :meth:`state` leaves out the attributes in ``apart``: counters that
+    :class:`_Repeats` takes care of, cycles, and what never changes."""
 
     apart: frozenset[str] = frozenset({"model"})
 
@@ -377,7 +378,8 @@ class _Component:
         self.model = model
 
     def state(self) -> tuple[Any, ...]:
-        """All that the next cycles depend on, but what a leap counts on."""
+        """All that the next cycles depend on, except counters; times are relative to now. An
+        attribute too many only hides a repetition, one too few makes a wrong one."""
         return tuple([tuple(value) if type(value) in (list, deque) else value
                       for name, value in vars(self).items() if name not in self.apart])
 
@@ -935,11 +937,11 @@ class _Mark:
 
 
 class _Repeats:
-    """Leaps of a model: in a state in which it was before it does what it did then.
+    """Skips cycles that repeat earlier ones.
 
-    Between the two a group of rows may have gone by, a token, or some layers; the same is then
-    done as often as there are groups, tokens or layers left, but for the last, which another kind
-    of cycle follows. Everything but those numbers belongs to a state, times as they are from now.
+    A model that returns to an earlier state does again what it did from there on. In between, a
+    group of rows, a token or some layers have passed. The same is repeated while there are groups,
+    tokens or layers left, except the last, after which something else follows.
     """
 
     def __init__(self, model: _Model) -> None:
@@ -952,7 +954,7 @@ class _Repeats:
             size for size in range(1, len(shapes) + 1) if shapes[size:] == shapes[:-size])
 
     def leap(self) -> None:
-        """Leap as far as may be."""
+        """Skip every repetition that is certain."""
         model, state = self.model, self._state()
         places = [each.index for each in self._placed()]
         now = self._mark()
@@ -986,7 +988,8 @@ class _Repeats:
               for each in model.phases],
             *[(each.waiting, each.generating, each.held, each.predicts, each.will_predict,
                each.is_warm, max(each.known - model.cycle, 0)) for each in model.sequences],
-            *model.busy, model.last_phase, id(model.waits), model.is_free, len(model.prompts),
+            # Which prompt waits, the number of those behind it tells.
+            *model.busy, model.last_phase, model.waits is None, model.is_free, len(model.prompts),
             *sorted((cycle - model.cycle, tuple(events))
                     for cycle, events in model.events.items()))
 
@@ -999,12 +1002,13 @@ class _Repeats:
             [len(each) for each in model.result.tokens])
 
     def _repeat(self, mark: _Mark, now: _Mark, times: int, stages: int = 0) -> None:
-        """Have happened what did since a mark, so many times over, each so many stages later."""
+        """Repeat what has happened since a mark, each time so many stages further on."""
         if times < 1:
             return
         model, result = self.model, self.model.result
         period = now.cycles - mark.cycles
         model.skipped += times * period
+        # With stages to go, no phase is between two tokens: each code has a stage.
         own = result.codes[mark.cycles:]
         for again in range(1, times + 1):
             ahead = _code(again * stages, _USES[0])
@@ -1030,8 +1034,8 @@ class _Repeats:
 
 
 def _times(before: list[int], now: list[int]) -> int:
-    """How often what was taken of each number can be taken again, with two left: the last group
-    may have begun, and acts as the last from then on."""
+    """How often what was taken from each number can be taken again with two left: a last group
+    behaves differently from its first part on."""
     taken = [old - new for old, new in zip(before, now, strict=True)]
     if min(taken) < 0:
         return 0

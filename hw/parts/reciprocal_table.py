@@ -177,8 +177,8 @@ class ReciprocalTableParams:
     @property
     def segment_words(self) -> list[int]:
         """Word of every segment in the order of their addresses, the base in its low bits."""
-        drops_from = self.base_bits
-        words = [base | drop << drops_from for base, drop in
+        base_bits = self.base_bits      # once: it takes all segments
+        words = [base | drop << base_bits for base, drop in
                  zip(self.words.bases, self.words.drops, strict=True)]
         if self.wraps:
             power = 1 << (len(words).bit_length() - 1)

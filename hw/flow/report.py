@@ -1,36 +1,30 @@
-"""What a unit is made of: generic word-level cells, counted by Yosys."""
+"""What a unit is made of: generic word-level cells, counted as its Verilog is written."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
-from sterna.hw.emit.tools import copy_memories, run_yosys
+from amaranth.lib import wiring
+
+from sterna.hw.emit.verilog import written_by_yosys
 
 __all__ = ["CellCounts", "cell_counts"]
 
 # The coarse half of `synth`, without the passes that hide a multiplier in a `$macc`. It takes
 # seconds where mapping to gates takes minutes, and says more about an arithmetic unit.
-_SCRIPT = """
-read_verilog unit.v
-hierarchy -check -top {top}
+_COUNT = """\
 proc
 flatten
 opt_expr
 opt_clean
-check -assert
 opt -nodffe -nosdff
 wreduce
-peepopt
 opt
-tee -o memories.json stat -json
-memory -nomap
+memory_collect
 opt_clean
-tee -o cells.json stat -json -width
+write_json -compat-int
 """
 _BOOKKEEPING = {"$scopeinfo"}
 _MULTIPLIERS = {"$mul", "$macc", "$macc_v2"}
@@ -56,29 +50,21 @@ class CellCounts:
         return sum(self.cells.get(kind, 0) for kind in ("$add", "$sub", "$alu"))
 
 
-def cell_counts(verilog_path: str | Path, top: str) -> CellCounts:
-    """Count the word-level cells of a module of a Verilog file, with everything in it.
+def cell_counts(component: wiring.Component, module: str) -> CellCounts:
+    """Count the word-level cells of a component that becomes a module, with everything in it.
 
-    The 8 x 128 array takes about 4 seconds, the MLGRU unit 2. MissingToolError if Yosys is not
-    installed, YosysError if it does not accept the file.
+    Raises YosysError if Yosys does not take it.
     """
-    with tempfile.TemporaryDirectory(prefix="sterna-report-") as name:
-        folder = Path(name)
-        shutil.copyfile(verilog_path, folder / "unit.v")
-        copy_memories(Path(verilog_path), folder)
-        run_yosys(folder, _SCRIPT.format(top=top))
-        cells_found, memories_found = (
-            json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))["design"]
-            for name in ("cells", "memories"))
+    design = json.loads(written_by_yosys(component, module, _COUNT))
     cells: Counter[str] = Counter()
-    register_bits = 0
-    for sized_kind, count in sorted(cells_found["num_cells_by_type"].items()):
-        kind, _, width = sized_kind.rpartition("_")
-        if not width.isdigit():
-            kind = sized_kind  # memories carry a version instead of a width
+    register_bits = memory_bits = 0
+    for cell in design["modules"][module]["cells"].values():
+        kind, sizes = cell["type"], cell["parameters"]
         if kind in _BOOKKEEPING:
             continue
-        cells[kind] += count
+        cells[kind] += 1
         if "dff" in kind:
-            register_bits += count * int(width)
-    return CellCounts(dict(sorted(cells.items())), register_bits, memories_found["num_memory_bits"])
+            register_bits += sizes["WIDTH"]
+        elif kind == "$mem_v2":
+            memory_bits += sizes["SIZE"] * sizes["WIDTH"]
+    return CellCounts(dict(sorted(cells.items())), register_bits, memory_bits)

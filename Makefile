@@ -5,6 +5,7 @@
 # make test-rest   what test-bare had to leave out
 # make test-long   of those, one of each file
 # make test-all    all of those
+# make test-changed  those that a change since the commit SINCE can break, the nearest first
 # make test-browser  those of the page, in Chromium
 # make test-triton  the kernels for GPUs, without a GPU: interpreted, and compiled
 # make lint   static checks
@@ -22,13 +23,14 @@ BIN    := $(VENV)/bin
 export OPENBLAS_NUM_THREADS := 1
 # Tests at a time; two cores are assumed.
 JOBS   ?= 2
+SINCE  ?= HEAD
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
 # What the kernels for GPUs and their tests are made of.
 TRITON := $(sort $(wildcard model/triton_kernels/*.py tests/test_triton_*.py benchmarks/triton_*.py))
 TRITON_SUM = (cat $(TRITON); grep -E '^(torch|triton)==' constraints.txt) | sha256sum
 SPHINX := $(BIN)/sphinx-build -q -c docs/site
 
-.PHONY: setup demo quick test test-bare test-rest test-fast test-long test-all test-browser test-triton triton-passed lint docs docs-links notebooks prove mutate clean python tools
+.PHONY: setup demo quick test test-bare test-rest test-changed test-fast test-long test-all test-browser test-triton triton-passed lint docs docs-links notebooks prove mutate clean python tools
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.test
@@ -53,6 +55,10 @@ test-long: $(VENV)/.test
 
 test-all: $(VENV)/.test
 	$(PYTEST) -m long
+
+# One at a time, or each worker would begin with a part of its own.
+test-changed: $(VENV)/.test
+	$(BIN)/pytest -n $(JOBS) --dist load --maxschedchunk 1 --changed $(SINCE)
 
 test-fast: $(VENV)/.test
 	$(PYTEST) -m "not slow and not long"

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import optional_tools
 import pytest
+from changes import changed_files, distances
 from hypothesis import settings
 
 from sterna.export.native import ops as native_ops_module
@@ -47,6 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", action="store_true", help="of the long tests of a file, the last")
     parser.addoption("--bare", action="store_true", help="without the tools of optional_tools.py")
     parser.addoption("--rest", action="store_true", help="what the last run with --bare left out")
+    parser.addoption("--changed", metavar="COMMIT",
+                     help="what a change since then can break, the nearest first")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -75,6 +78,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 not item.get_closest_marker("slow"))
 
     items.sort(key=order)
+    if commit := config.getoption("changed"):
+        far = distances(config.rootpath, changed_files(config.rootpath, commit))
+        steps = {item: far.get(item.path.relative_to(config.rootpath)) for item in items}
+        keep(lambda item: steps[item] is not None)
+        items.sort(key=lambda item: steps[item] or 0)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -5,12 +5,12 @@ Run as a script it prints the layers, lowest first: a folder stands above all th
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+import subprocess
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from changes import changed_files, distances, imports
 
 ROOT = Path(__file__).parents[1]
 BELOW = {
@@ -18,37 +18,15 @@ BELOW = {
     "sim": {"model", "export", "hw", "sim"}, "cli": {"model", "export", "hw", "sim", "cli"}}
 
 
-def sources(root: Path) -> list[Path]:
-    """Every Python file of the code, as a path from the root."""
-    return sorted(path.relative_to(root) for top in BELOW for path in (root / top).rglob("*.py"))
-
-
-def imports(root: Path) -> Iterator[tuple[Path, Path]]:
-    """Every file of the code with one that it imports, wherever in the file that is said."""
-    files = {".".join(("sterna", *path.with_suffix("").parts)).removesuffix(".__init__"): path
-             for path in sources(root)}
-    for path in files.values():
-        for node in ast.walk(ast.parse((root / path).read_text(encoding="utf-8"))):
-            names = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            for name in names:
-                found = files.get(name) or files.get(name.rpartition(".")[0])
-                if found not in (None, path):
-                    yield path, found
-
-
 def layers(root: Path) -> list[list[Path]]:
     """The folders by layer, lowest first; a CycleError if folders import each other."""
-    graph: dict[Path, set[Path]] = {path.parent: set() for path in sources(root)}
+    graph: dict[Path, set[Path]] = {}
     for source, target in imports(root):
         if source.parent != target.parent:
-            graph[source.parent].add(target.parent)
+            graph.setdefault(source.parent, set()).add(target.parent)
     depth: dict[Path, int] = {}
     for folder in TopologicalSorter(graph).static_order():
-        depth[folder] = 1 + max((depth[each] for each in graph[folder]), default=-1)
+        depth[folder] = 1 + max((depth[each] for each in graph.get(folder, ())), default=-1)
     return [sorted(folder for folder in depth if depth[folder] == level)
             for level in range(max(depth.values()) + 1)]
 
@@ -59,7 +37,8 @@ def test_data_flows_one_way_through_the_parts() -> None:
 
 
 def test_no_folder_imports_back_up() -> None:
-    assert sum(map(len, layers(ROOT))) == len({path.parent for path in sources(ROOT)})
+    assert {path.parent for pair in imports(ROOT) for path in pair} == {
+        folder for layer in layers(ROOT) for folder in layer}
 
 
 def test_an_import_back_up_is_noticed(tmp_path: Path) -> None:
@@ -72,6 +51,34 @@ def test_an_import_back_up_is_noticed(tmp_path: Path) -> None:
         "def late():\n    from sterna.hw.units.spec import UnitSpec\n")
     with pytest.raises(CycleError):
         layers(tmp_path)
+
+
+def test_the_tests_of_a_change_are_those_that_reach_it_the_nearest_first(tmp_path: Path) -> None:
+    for name, text in {
+        "hw/parts/bits.py": "x = 1\n", "hw/other.py": "y = 1\n",
+        "hw/unit.py": "def late():\n    from sterna.hw.parts.bits import x\n",
+        "hw/__init__.py": '_PLACES = {"unit": "sterna.hw.unit"}\n',
+        "docs/page.md": "", "tests/conftest.py": "", "tests/helper.py": "import sterna.hw\n",
+        "tests/test_bits.py": "from sterna.hw.parts import bits\n",
+        "tests/test_lazy.py": "import helper\n", "tests/test_other.py": "import sterna.hw.other\n",
+        "tests/test_pages.py": 'PAGES = ROOT / "docs"\n',
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def run(*command: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *command],
+                       cwd=tmp_path, check=True, capture_output=True)
+    run("init")
+    run("add", ".")
+    run("commit", "-m", "all")
+    for name in ("hw/parts/bits.py", "docs/new.md"):
+        (tmp_path / name).write_text("z = 2\n")
+    far = distances(tmp_path, changed_files(tmp_path, "HEAD"))
+    assert {path.name: steps for path, steps in far.items() if path.name.startswith("test_")} == {
+        "test_bits.py": 1, "test_lazy.py": 4, "test_pages.py": 1}
+    far = distances(tmp_path, [Path("tests/conftest.py")])
+    assert len(far) == 5
 
 
 if __name__ == "__main__":

@@ -68,8 +68,9 @@ def distances(root: Path, changed: list[Path]) -> dict[Path, int]:
         users.setdefault(used, set()).add(user)
     texts = {path: (root / path).read_text(encoding="utf-8")
              for path in _sources(root, *PARTS, "tests")}
-    users[Path("tests/conftest.py")] = {path for path in texts if path.name.startswith("test_")}
     for path in changed:
+        if path.name == "conftest.py":      # every test has it; what it imports, only its users
+            users[path] = {user for user in texts if user.name.startswith("test_")}
         if path.suffix != ".py":
             users[path] = {user for user, text in texts.items()
                            if path.name in text or f'"{path.parent.name}"' in text}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from shown import DEMO, README, agree, run, with_transcripts
 
 from sterna.cli.main import app
 from sterna.hw.catalog import unit_named
@@ -170,20 +171,24 @@ def test_architecture_names_every_folder_of_the_code_in_one_row() -> None:
     assert len(text.splitlines()) <= 200
 
 
+# Each with the text behind it, which is what it prints.
+_PYTHON = re.compile(r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.M | re.S)
 PYTHON_BLOCKS = [
-    pytest.param(block, id=f"{page.name}-{number}",
+    pytest.param(*found.groups(), id=f"{page.name}-{number}",
                  marks=[getattr(pytest.mark, MARKS[page.name])] if page.name in MARKS else [])
-    for page in PAGES for number, block in enumerate(blocks(page, "python"), start=1)]
+    for page in PAGES
+    for number, found in enumerate(_PYTHON.finditer(page.read_text(encoding="utf-8")), start=1)]
 
 
-@pytest.mark.parametrize("block", PYTHON_BLOCKS)
-def test_python_blocks_run_as_they_are(block: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("block", "shown"), PYTHON_BLOCKS)
+def test_python_blocks_run_as_they_are(block: str, shown: str | None, tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", block], cwd=tmp_path, env=environment,
         capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stderr == ""
+    assert shown in (None, done.stdout)
 
 
 def test_the_path_in_the_library_page_is_short() -> None:
@@ -238,24 +243,27 @@ def test_readme_opens_with_what_it_is_a_picture_a_command_and_its_output() -> No
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_readme_commands_print_what_it_shows(tmp_path: Path) -> None:
-    environment = {**os.environ, "PATH": os.pathsep.join(
-        [str(Path(sys.executable).parent), os.environ["PATH"]])}
-    commands = 0
-    for block in map(str.splitlines, blocks(ROOT / "README.md", "console")):
-        starts = [i for i, line in enumerate(block) if line.startswith("$ ")]
-        for start, end in zip(starts, [*starts[1:], len(block)], strict=True):
-            result = subprocess.run(
-                ["bash", "-c", block[start][2:]], cwd=tmp_path, env=environment,
-                capture_output=True, text=True, check=False)
-            assert result.returncode == 0, (block[start], result.stderr)
-            shown = "".join(f"{line.rstrip()}\n" for line in result.stdout.splitlines())
-            # A line of three dots stands for any lines, or none.
-            pattern = "".join(
-                "(?:.*\n)*?" if line == "..." else re.escape(line.rstrip()) + "\n"
-                for line in block[start + 1:end])
-            assert re.fullmatch(pattern, shown), (block[start], shown)
-            commands += 1
-    assert commands >= 8
+    commands = []
+
+    def check(command: str, lines: list[str]) -> list[str]:
+        commands.append(command)
+        if command != DEMO:     # test_packaging.py runs it
+            printed = run(command, tmp_path)
+            assert agree(lines, printed), (command, printed, "tests/shown.py")
+        return lines
+    text = README.read_text(encoding="utf-8")
+    assert with_transcripts(text, check) == text
+    assert len(commands) >= 9
+
+
+@pytest.mark.parametrize("line", ["tiny     12,000  4.7", "text", "2.0 cycles"])
+def test_a_line_that_is_no_longer_printed_is_noticed(line: str) -> None:
+    printed = ["text", "tiny     12,000  3.5", "2.0 cycles"]
+    shown = ["text", "tiny     12,000  4.7", "2.0 cycles"]
+    assert agree(shown, printed)
+    assert agree(["...", line, "..."], printed)
+    assert not agree([each for each in shown if each != line], printed)
+    assert not agree([each.replace(line, line.replace("2", "3") + "!") for each in shown], printed)
 
 
 def listed(contents: str) -> list[str]:

@@ -1,7 +1,6 @@
 """The package: what its files list agrees, and a wheel alone runs the demo."""
 
 import itertools
-import json
 import os
 import re
 import shutil
@@ -15,6 +14,7 @@ import optional_tools
 import pytest
 from on_pythons import claimed_versions, find_python, version_of
 from page_checks import check_page, verdict_of
+from shown import DEMO, README, agree, html_text, picture_text, with_transcripts
 
 from sterna.cli.commands import doctor
 
@@ -117,29 +117,19 @@ def test_an_installed_wheel_runs_the_demo_from_another_folder(wheel: Path, tmp_p
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     result = subprocess.run(
-        [tmp_path / "venv" / "bin" / "sterna", "demo", "--json", "--quiet"], cwd=elsewhere,
+        [tmp_path / "venv" / "bin" / "sterna", "demo", "--quiet"], cwd=elsewhere,
         env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
         capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
-    assert found["passed"]
-    compared = {stage["name"]: stage["values"] for stage in found["stages"]}
-    assert all(compared[name] > 10_000 for name in (
-        "evaluate", "ONNX", "simulate", "write"))
-    assert found["cells"]["array"]["cells"].get("$mul", 0) == 0
-    assert found["cycles"]["cycles_per_token"]["greedy"] == 2946
-    # The table that the README shows is this one, times aside.
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for stage in found["stages"]:
-        values = "" if stage["values"] is None else f"{stage['values']:,}"
-        first = stage["checked"].split()[0]     # the others may be on lines of their own
-        row = rf"^{re.escape(stage['name'])} +{re.escape(first)} .* {values} +0 "
-        assert re.search(row, readme, re.M), stage
-    shown = [line.rstrip() for line in (found["prompt"] + found["text"]).splitlines()]
-    assert "\n".join(shown).rstrip() in readme
+    def check(command: str, lines: list[str]) -> list[str]:
+        if command == DEMO:
+            assert agree(lines, result.stdout.splitlines()), (result.stdout, "tests/shown.py")
+        return lines
+    with_transcripts(README.read_text(encoding="utf-8"), check)
     report = (elsewhere / "build" / "demo" / "report.html").read_text()
     check_page(report)
     assert verdict_of(report) == ("pass", "PASS")
+    assert html_text(report) == picture_text(ROOT / "docs" / "report.png"), "tests/shown.py"
 
 
 def test_the_container_file_installs_what_the_makefile_wants_and_calls_its_targets() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -74,6 +75,7 @@ def demo_page(path: Path, *stages: Stage) -> Path:
         cells={"array": CellCounts({"$add": 3}, 40, 0)}, text=" <written>",
         cycles=cycle_report(params, MODEL.config), errors=rounding_errors(MODEL, tokens),
         error_tokens=tokens.size, versions={"sterna": "0"})
+    assert json.loads(json.dumps(result.as_dict()))["cells"]["array"]["register_bits"] == 40
     return write_report(path, MODEL, result)
 
 

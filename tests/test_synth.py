@@ -14,6 +14,7 @@ from amaranth.hdl import Const, Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from page_checks import check_page, drawings, verdict_of
+from shown import README, agree
 
 import sterna.hw.flow.cached_tools as flow
 from sterna.cli.main import main
@@ -315,7 +316,9 @@ def test_without_sizes_the_bundled_model_fits(run, tmp_path):
     data = json.loads((tmp_path / "report" / "synth.json").read_text())
     assert data["fits"]
     assert data["sizes_chosen"] in out
-    assert data["sizes_chosen"].startswith("sizes chosen for ice40-up5k: --rows 2 ")
+    page = (README.parent / "docs" / "synthesis.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^\$ sterna synth .*\n([^$]*?)^```$", page, re.M)
+    assert agree(shown.splitlines(), out.splitlines())
     assert all(each["value"] <= each["available"] for each in data["resources"].values())
 
 

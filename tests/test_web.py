@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("selenium")
 
 from selenium.webdriver.common.keys import Keys
+from shown import README, picture_text
 from web_browser import Page, need_runtime, open_browser, serve
 
 from sterna.cli.main import main
@@ -93,6 +94,13 @@ def test_the_page_writes_what_generate_writes_and_its_integers_are_equal(
         unit = "bytes" if model.tokenizer.kind == "bytes" else "tokens"
         assert browser.verdict() == f"{integers:,} integers equal, over 64 {unit} of text."
         assert browser.script("return document.querySelectorAll('#samples .differs').length") == 0
+
+
+def test_the_picture_in_readme_is_of_this_page(page):
+    page.press("write")
+    page.written()
+    page.verdict()
+    assert page.shown() == picture_text(README.parent / "docs" / "web.png"), "tests/shown.py"
 
 
 def test_bytes_that_are_not_utf8_and_an_empty_prompt_are_as_in_generate(page, capsys):

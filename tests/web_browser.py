@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import threading
 import time
@@ -104,6 +105,11 @@ class Page:
         self.press("check")
         self.wait(lambda: self.text("verdict") not in ("", "Comparing.") or self.text("error"))
         return self.text("verdict")
+
+    def shown(self) -> str:
+        """All text that can be seen, but for how fast it was written."""
+        seen = " ".join(str(self.script("return document.body.innerText")).split())
+        return re.sub(r" [\d,]+ tokens/s", "", seen)
 
     def screen(self, width: int, height: int, *, dark: bool = False) -> None:
         """Take the size of a screen, and its colour scheme."""

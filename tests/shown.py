@@ -118,6 +118,7 @@ def _shoot(page: Page, picture: Path, text: str, height: int) -> None:
 
 def main() -> None:
     from web_browser import open_browser, serve
+    os.environ["STERNA_CACHE"] = "0"    # times are those of a first run
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
 
@@ -128,7 +129,7 @@ def main() -> None:
                           encoding="utf-8")
         report = folder / "build" / "demo" / "report.html"
         with open_browser(folder / "profile") as page:
-            page.screen(_WIDTH, 900)
+            page.screen(_WIDTH, 10_000)     # a bar for scrolling would change the lines
             page.driver.get(report.as_uri())
             end = page.script("return [...document.querySelectorAll('h2')].find(each => "
                               "each.textContent.startsWith('What rounding'))"
@@ -136,6 +137,7 @@ def main() -> None:
             _shoot(page, ROOT / "docs" / "report.png",
                    html_text(report.read_text(encoding="utf-8")), int(end))
             run("sterna web tiny -o page", folder)
+            page.screen(_WIDTH, 900)
             with serve(folder / "page") as address:
                 page.open(address)
                 page.press("write")

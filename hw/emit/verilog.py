@@ -68,9 +68,9 @@ def names_of_all_stores() -> Iterator[None]:
 
 @contextmanager
 def contents_at_once() -> Iterator[None]:
-    """In the block, Amaranth takes what a memory contains word by word, and writes it as a whole.
+    """In the block, Amaranth keeps the contents of a memory as integers and writes them in one go.
 
-    It makes an object of each word, and of each bit: half of the time that a core takes.
+    Otherwise it makes an object of each word and of each bit, half of the time that a core takes.
     """
     checked, emit = _mem._get_init_value, rtlil.ModuleEmitter.emit_memory
 

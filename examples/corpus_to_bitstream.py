@@ -6,15 +6,8 @@ Takes a minute. No board is needed, and none was used.
 import argparse
 from pathlib import Path
 
-from sterna.hw.board.bitstream import build_bitstream
-from sterna.hw.board.boards import BOARDS
-from sterna.hw.board.top import BoardParams, board_design
-from sterna.model.config import ModelConfig
-from sterna.model.corpus import corpus_from_file
-from sterna.model.profile import C12
-from sterna.model.quantized.evaluate import evaluate
-from sterna.model.training.quantize import quantize
-from sterna.model.training.train import train
+from sterna import C12, ModelConfig, corpus_from_file, evaluate, quantize, train
+from sterna.hw import BOARDS, BoardParams, board_design, build_bitstream
 
 TEXT, STEPS = argparse.__file__, 200  # any UTF-8 text of 4 KiB or more, say of 1 MB; 20,000
 

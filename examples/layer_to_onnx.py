@@ -3,8 +3,7 @@
 import numpy as np
 import onnxruntime
 
-from sterna.export import TernaryMatrix, export_layer
-from sterna.model.layers import BitLinearLayer
+from sterna import BitLinearLayer, TernaryMatrix, export_layer
 
 rng = np.random.default_rng(0)
 weights = TernaryMatrix(rng.integers(-1, 2, (64, 300)), scale=0.05, bias=rng.normal(size=64))

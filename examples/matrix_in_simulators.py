@@ -5,7 +5,7 @@ import os
 from cocotb_tools.runner import get_results, get_runner
 from my_cocotb_test import WEIGHTS  # the test, and the weights it expects
 
-from sterna.hw import emit_matrix
+from sterna import emit_matrix
 from sterna.sim import build_options, simulator_environment
 
 unit = emit_matrix(WEIGHTS, "matrix", rows=2, cols=8)

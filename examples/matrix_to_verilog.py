@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sterna.hw import emit_matrix, layer_cost
+from sterna import emit_matrix, layer_cost
 
 weights = np.random.default_rng(0).integers(-1, 2, (16, 64))  # -1, 0 and 1: yours go here
 

@@ -2,8 +2,8 @@
 import cocotb
 import numpy as np
 
-from sterna.hw import emit_matrix
-from sterna.sim import StreamDriver, StreamSink, run_cocotb, start
+from sterna import emit_matrix, run_cocotb
+from sterna.sim import StreamDriver, StreamSink, start
 
 WEIGHTS = np.random.default_rng(0).integers(-1, 2, (16, 64))  # -1, 0 and 1: yours go here
 

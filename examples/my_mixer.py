@@ -2,11 +2,8 @@
 
 import torch
 
-from sterna.model.config import ModelConfig
-from sterna.model.corpus import builtin_corpus
-from sterna.model.network.mixer import TokenMixer
-from sterna.model.network.registry import token_mixer
-from sterna.model.training.train import train
+from sterna import ModelConfig, builtin_corpus, train
+from sterna.model import TokenMixer, token_mixer
 
 
 @token_mixer("short_conv")

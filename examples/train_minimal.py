@@ -10,14 +10,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from sterna.model.config import ModelConfig
-from sterna.model.corpus import builtin_corpus
-from sterna.model.profile import S16
-from sterna.model.quantized.integer import IntegerModel
-from sterna.model.stack.evaluate import heldout_bpb
-from sterna.model.stack.language_model import LanguageModel
-from sterna.model.tokens.tokenizer import ByteTokenizer
-from sterna.model.training.quantize import quantize
+from sterna import S16, IntegerModel, ModelConfig, builtin_corpus, quantize
+from sterna.model import ByteTokenizer, LanguageModel, heldout_bpb
 
 STEPS, BATCH, WINDOW, LR, SEED = 60, 8, 128, 1e-2, 0  # 3000 steps make readable words
 

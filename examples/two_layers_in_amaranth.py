@@ -4,9 +4,8 @@ import numpy as np
 from amaranth.hdl import Module
 from amaranth.lib import wiring
 
-from sterna.hw import FixedPoint, TernaryMatrix, matrix_component
-from sterna.hw.emit.verilog import write_verilog
-from sterna.hw.testbench.amaranth import run_bench
+from sterna import FixedPoint, TernaryMatrix, matrix_component, write_verilog
+from sterna.hw import run_bench
 
 rng = np.random.default_rng(0)  # -1, 0 and 1: yours go here
 W1, W2 = rng.integers(-1, 2, (8, 20)), rng.integers(-1, 2, (4, 8))

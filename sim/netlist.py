@@ -22,7 +22,7 @@ from sterna.model.folder import check_replaceable, write_folder
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.bench.runner import Engine
 from sterna.sim.core.simulate import CoreReport, simulate_core
-from sterna.sim.simulate import SimulationReport, simulate
+from sterna.sim.units import SimulationReport, simulate
 
 __all__ = ["netlist_of", "simulate_core_netlist", "simulate_netlist", "synthesize_unit"]
 
@@ -53,10 +53,10 @@ def netlist_of(emitted: EmittedUnit, folder: Path) -> EmittedUnit:
 def simulate_netlist(
     model: QuantizedModel, unit: str, tokens: np.ndarray, *,
     progress: Callable[[str], None] = lambda message: None, **options: Any,
-) -> SimulationReport:
+) -> SimulationReport | CoreReport:
     """Run the netlist of a unit on real weights and activations, and compare every output.
 
-    Arguments and errors are those of :func:`sterna.sim.simulate.simulate`, errors about arguments
+    Arguments and errors are those of :func:`sterna.simulate`, errors about arguments
     before anything is synthesised; also the errors of :func:`netlist_of`.
     """
     return simulate(
@@ -71,7 +71,7 @@ def simulate_core_netlist(
 
     For small cores: d 16 and dff 24 on 2 x 8 take a minute of one CPU, synthesis included.
 
-    Arguments and errors are those of :func:`sterna.sim.core.simulate.simulate_core` with cocotb,
+    Arguments and errors are those of :func:`sterna.simulate_core` with cocotb,
     further errors those of :func:`simulate_netlist`.
     """
     return simulate_core(

@@ -22,7 +22,7 @@ def random_hgrn_bit(
     shape: HgrnBitShape, widths: Widths, seed: int = 0, gain: float = 1.5,
 ) -> QuantizedModel:
     """A random model of the architecture of the published checkpoints; ``gain`` as in
-    :func:`sterna.model.quantized.synthetic.random_model`."""
+    :func:`sterna.random_model`."""
     rng = np.random.default_rng(seed)
     gains: dict[str, np.ndarray] = defaultdict(lambda: rng.uniform(0.2, 1.0, shape.d))
     for layer in range(shape.layers):

@@ -25,7 +25,7 @@ from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import encode
 from sterna.sim.bench.runner import Simulator
-from sterna.sim.simulate import simulate
+from sterna.sim.units import simulate
 
 DICE = np.random.default_rng(1)
 ECP5 = cell_models("  CCU2C #(")["ecp5.v"]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sterna.hw.core.cycle_report import CycleReport
     from sterna.hw.flow.target import FpgaTarget, Resource
     from sterna.sim.core.simulate import CoreReport
-    from sterna.sim.simulate import SimulationReport
+    from sterna.sim.units import SimulationReport
 
 __all__ = ["COMMANDS", "pack", "report", "simulate", "units", "verilog"]
 
@@ -207,10 +207,12 @@ def simulate(
             loaded, prompt or [PROMPT], count, temperature, engine, netlist, common, quiet,
             as_json)
     from sterna.sim.netlist import simulate_netlist
-    from sterna.sim.simulate import simulate as simulate_verilog
+    from sterna.sim.units import SimulationReport
+    from sterna.sim.units import simulate as simulate_verilog
     with Stages(quiet) as stage:
         found = (simulate_netlist if netlist else simulate_verilog)(
             loaded, unit, tokens_of(text, count, loaded), progress=stage, **common)
+    assert isinstance(found, SimulationReport)
     if as_json:
         print_json(found.as_dict())
     else:

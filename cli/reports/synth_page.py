@@ -40,7 +40,7 @@ __all__ = ["ORIGINS_TEXT", "area_plot", "floorplan", "headline", "synth_progress
 def synth_progress(quiet: bool) -> Iterator[Progress]:
     """Show each tool, and each phase of place and route, as a stage.
 
-    Yields what :func:`~sterna.hw.flow.synth.synth` is to tell its progress.
+    Yields what :func:`~sterna.synth` is to tell its progress.
     """
     with Stages(quiet) as stages:
         shown = ""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sterna.hw import emit_matrix
+from sterna import emit_matrix
 
 rng = np.random.default_rng(0)
 weights = rng.integers(-1, 2, (16, 64))  # -1, 0 and 1

@@ -217,7 +217,7 @@ def emit_adders(
     weights
         -1, 0 and 1, ``[rows, columns]``; a ``TernaryMatrix`` without scale and bias.
     folder, name, axis
-        As for :func:`~sterna.hw.layers.emit.emit_matrix`.
+        As for :func:`~sterna.emit_matrix`.
 
     Raises
     ------

@@ -38,7 +38,7 @@ class TrainProgress:
 
 
 class TrainReporter:
-    """What :func:`sterna.model.training.train.train` tells; shows nothing. Extend it to show a run
+    """What :func:`sterna.train` tells; shows nothing. Extend it to show a run
     elsewhere."""
 
     def update(self, progress: TrainProgress) -> None:

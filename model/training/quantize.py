@@ -107,7 +107,7 @@ def evaluate_checkpoint(
     checkpoint: Checkpoint, text: bytes, *, sequences: int = 16,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
-    """Measure the float model of a checkpoint, as :func:`sterna.model.quantized.evaluate.evaluate`
+    """Measure the float model of a checkpoint, as :func:`sterna.evaluate`
     does an integer model; but in windows, each from the start, if the recipe says so or a mixer's
     state grows with the text. ``progress`` gets the number of predictions so far, and of all.
 

@@ -148,7 +148,7 @@ def simulate_core(
     engine, simulator
         What to run it in; the C++ engine always uses Verilator.
     waves, work, prepare
-        As for :func:`sterna.sim.simulate.simulate`.
+        As for :func:`sterna.simulate`.
     emitted
         A core emitted before, to simulate instead of a fresh one. It has its sizes already: none
         go with it.

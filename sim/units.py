@@ -22,6 +22,7 @@ from sterna.model.quantized.compare import Comparison
 from sterna.sim.bench.runner import Simulator, check_simulator, run_on, work_folder
 from sterna.sim.bench.waves import check_waves, with_views
 from sterna.sim.core.reference import record_activations
+from sterna.sim.core.simulate import CoreReport, simulate_core
 
 __all__ = ["PhaseReport", "SimulationReport", "simulate"]
 
@@ -93,7 +94,7 @@ def simulate(
     work: Path | None = None, seed: int = 1, emitted: EmittedUnit | None = None,
     prepare: Callable[[EmittedUnit, Path], EmittedUnit] = lambda emitted, work: emitted,
     progress: Callable[[str], None] = lambda message: None, **sizes: Any,
-) -> SimulationReport:
+) -> SimulationReport | CoreReport:
     """Run emitted Verilog on real weights and activations.
 
     The array is given every projection of every layer, with the weight words of the
@@ -102,6 +103,9 @@ def simulate(
     pauses at every end, a reset in mid-sequence and extremes. Every output is compared with
     the integer reference, and with the same tensor as onnxruntime computes it. Only the
     weight memory has no such tensor: its words are compared with the model's weights.
+
+    The core reads the tokens as a prompt and writes one more, by :func:`sterna.simulate_core`,
+    which also takes several prompts and writes text.
 
     Parameters
     ----------
@@ -125,7 +129,7 @@ def simulate(
     progress
         Called with a line of text before each step.
     sizes
-        Sizes of the unit; see :func:`sterna.hw.catalog.emit_verilog`.
+        Sizes of the unit; see :func:`sterna.emit_verilog`.
 
     Raises
     ------
@@ -138,7 +142,10 @@ def simulate(
     simulator = one_of("simulator", simulator, Simulator)
     spec = unit_named(unit)
     if spec.stimulus is None:
-        raise ValueError("the core is simulated by sterna.sim.core.simulate.simulate_core")
+        return simulate_core(
+            model, [token_array(tokens, ["length"], model.config.vocab).tolist()], 1,
+            simulator=simulator, waves=waves, work=work, seed=seed, emitted=emitted,
+            prepare=prepare, progress=progress, **sizes)
     spec.check_sizes(sizes)
     tokens = token_array(tokens, ["length"], model.config.vocab)
     check_waves(waves, simulator)

@@ -1,0 +1,11 @@
+from .float.reference import rounding_errors as rounding_errors
+from .forms.forms import export_onnx as export_onnx
+from .layers.file import check_layer as check_layer
+from .layers.file import export_layer as export_layer
+from .layers.file import export_matrix as export_matrix
+from .native.ops import build_ops as build_ops
+from .native.ops import register_ops as register_ops
+from .native.ops import with_ops as with_ops
+from .runtime.check import check_exact as check_exact
+from .runtime.runtime import OnnxModel as OnnxModel
+from .runtime.session import Session as Session

@@ -1,0 +1,14 @@
+from .core.run import run_core as run_core
+from .core.run import write_core as write_core
+from .core.simulate import run_core_phases as run_core_phases
+from .core.simulate import simulate_core as simulate_core
+from .core.stimulus import CorePhase as CorePhase
+from .testing.run import CocotbRun as CocotbRun
+from .testing.run import build_options as build_options
+from .testing.run import run_cocotb as run_cocotb
+from .testing.run import simulator_environment as simulator_environment
+from .testing.streams import StreamDriver as StreamDriver
+from .testing.streams import StreamSink as StreamSink
+from .testing.streams import start as start
+from .testing.words import check as check
+from .units import simulate as simulate

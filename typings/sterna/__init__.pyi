@@ -1,0 +1,1 @@
+../../sterna/__init__.pyi

@@ -30,11 +30,27 @@ def imports(
     files = {".".join(("sterna", *path.with_suffix("").parts)).removesuffix(".__init__"): path
              for path in _sources(root, *PARTS)}
     files |= {path.stem: path for path in _sources(root, *others)}
+    homes = _homes(root)
     for path in files.values():
         for name in _names(ast.parse((root / path).read_text(encoding="utf-8")), by_string):
+            while name in homes:
+                name = homes[name]
             found = files.get(name) or files.get(name.rpartition(".")[0])
             if found not in (None, path):
                 yield path, found
+
+
+def _homes(root: Path) -> dict[str, str]:
+    """Where the names come from that packages offer, by the stubs that list them."""
+    homes = {}
+    for top in ("sterna", *PARTS):
+        package = top if top == "sterna" else f"sterna.{top}"
+        stub = root / top / "__init__.pyi"
+        for node in ast.walk(ast.parse(stub.read_text(encoding="utf-8") if stub.exists() else "")):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                homes |= {f"{package}.{alias.name}": f"{package}.{node.module}.{alias.name}"
+                          for alias in node.names}
+    return homes
 
 
 def _sources(root: Path, *folders: str) -> list[Path]:
@@ -47,6 +63,8 @@ def _names(tree: ast.Module, by_string: bool) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield f"{node.value.id}.{node.attr}"
         elif by_string and isinstance(node, ast.Constant):
             yield str(node.value)
 

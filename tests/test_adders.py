@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sterna.hw import TernaryMatrix, adders_component, emit_adders, emit_matrix, layer_cost
+from sterna import TernaryMatrix, adders_component, emit_adders, emit_matrix, layer_cost
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.layers.adders import AdderPlan, plan_adders
 from sterna.hw.testbench.amaranth import run_bench

@@ -24,6 +24,7 @@ from sterna.model.training.recipe import Execution
 from sterna.model.training.train import train
 from sterna.sim.bench.runner import Engine
 from sterna.sim.core.simulate import CoreReport, simulate_core
+from sterna.sim.units import simulate
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.usefixtures("quick_build")]
 
@@ -82,8 +83,8 @@ def test_a_trained_nano_model(tmp_path: Path) -> None:
     assert not result.interrupted
     model = quantize_checkpoint(
         tmp_path / "run" / "checkpoint.pt", S16, heldout=text[-400:])
-    report = simulate_core(model, [PROMPT], 12, rows=2, cols=32, work=tmp_path)
-    check(report, 20 * 5_000)
+    report = simulate(model, "core", PROMPT, rows=2, cols=32, work=tmp_path)
+    check(report, 18 * 5_000)
 
 
 @pytest.mark.parametrize("engine", Engine)

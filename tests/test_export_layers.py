@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,14 +16,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from random_matrices import random_matrices
 
-import sterna.export
-from sterna.export import (
-    Session,
-    TernaryMatrix,
-    check_layer,
-    export_layer,
-    export_matrix,
-)
+from sterna.export import Session, check_layer, export_layer, export_matrix
 from sterna.export.forms.selftest import SelfTestError, seal
 from sterna.export.graph.metadata import OnnxFileError
 from sterna.export.layers.file import describe_layer
@@ -39,6 +30,7 @@ from sterna.model.layers import (
     MlgruLayer,
     ResidualLayer,
     SequentialLayer,
+    TernaryMatrix,
 )
 from sterna.model.layers.layer import input_bits
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
@@ -293,14 +285,6 @@ def test_the_interface_says_its_formats(tmp_path):
         "state0_out": "state for the next call", "state1_out": "state for the next call"}
     assert {each.type.tensor_type.elem_type for each in (*proto.graph.input, *proto.graph.output)
             } == {TensorProto.INT32}
-
-
-def test_the_package_loads_nothing_until_it_is_asked():
-    code = ("import sys, sterna.export; found = {'onnx', 'onnxruntime'} & set(sys.modules); "
-            "assert not found, found; sterna.export.export_layer; assert 'onnx' in sys.modules")
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
-    with pytest.raises(AttributeError, match="has no attribute 'export_all'"):
-        _ = sterna.export.export_all
 
 
 # Bad input ----------------------------------------------------------------------------

@@ -1,7 +1,10 @@
 """The package: what its files list agrees, and a wheel alone runs the demo."""
 
+import importlib
 import itertools
+import json
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -16,11 +19,20 @@ from on_pythons import claimed_versions, find_python, version_of
 from page_checks import check_page, verdict_of
 from shown import DEMO, README, agree, html_text, picture_text, with_transcripts
 
+import sterna
 from sterna.cli.commands import doctor
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = ("cli", "export", "hw", "model", "sim")
+ROOMS = ("export", "hw", "model", "sim")
+ASK = """
+import json, sys, sterna, sterna.export, sterna.hw, sterna.model, sterna.sim
+late = [name for name in ("numpy", "torch", "onnx", "onnxruntime", "amaranth", "cocotb")
+        if name in sys.modules]
+print(json.dumps([sorted(sterna.__all__), late, sterna.TernaryMatrix.__module__,
+                  sterna.hw.emit_matrix is sterna.emit_matrix, sterna.__file__]))
+"""
 
 
 def test_every_pinned_dependency_is_declared() -> None:
@@ -73,6 +85,24 @@ def test_nothing_but_training_imports_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize("package", [sterna, *(getattr(sterna, room) for room in ROOMS)],
+                         ids=lambda package: package.__name__)
+def test_every_name_is_there_and_no_module_hides_it(package) -> None:
+    inside = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert [name for name in package.__all__ if name in inside and name not in ROOMS] == []
+    assert [name for name in package.__all__ if getattr(package, name, None) is None] == []
+    with pytest.raises(AttributeError, match="attribute nothing"):
+        _ = package.nothing
+
+
+def test_the_packages_offer_what_the_root_does() -> None:
+    homes = {name: [room for room in ROOMS if name in getattr(sterna, room).__all__]
+             for name in sterna.__all__ if name not in ROOMS}
+    assert [name for name, rooms in homes.items() if len(rooms) != 1] == []
+    assert all(getattr(importlib.import_module(f"sterna.{room}"), name) is getattr(sterna, name)
+               for name, (room,) in homes.items())
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # From a copy, so that no build folder appears in the checkout.
@@ -93,14 +123,37 @@ def test_a_wheel_claims_no_name_but_sterna(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names} == {"sterna", "sterna-0.1.0.dist-info"}
     code = {f"sterna/{path.relative_to(ROOT).as_posix()}"
             for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
-    assert {name for name in names if name.endswith(".py")} == code
-    # A py.typed in each: they are packages of their own to a type checker.
+    code |= {f"sterna/{top}/__init__.pyi" for top in ROOMS}
+    code |= {"sterna/__init__.py", "sterna/__init__.pyi"}
+    assert {name for name in names if name.endswith((".py", ".pyi"))} == code
     assert {f"sterna/{name}" for name in (
         "model/data/tiny.safetensors", "model/data/heldout.txt", "sim/bench/cpp_bench.cpp",
         "sim/core/sdram_model.v",
         "export/native/cpp/ops.cpp", "export/native/cpp/records.hpp",
         *(f"export/web/sources/{name}" for name in ("index.html", "style.css", "worker.js")),
-        *(f"{top}/py.typed" for top in FOLDERS))} <= set(names)
+        "py.typed")} <= set(names)
+
+
+def ask(cwd: Path, path: str = "") -> list:
+    done = subprocess.run([sys.executable, "-c", ASK], cwd=cwd, capture_output=True, text=True,
+                          env={"PYTHONPATH": path}, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_wheel_checkout_and_editable_install_give_the_same_and_load_it_late(
+    wheel: Path, tmp_path: Path,
+) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    (tmp_path / "elsewhere").mkdir()
+    editable, checkout, installed = (
+        ask(tmp_path / "elsewhere"), ask(ROOT), ask(tmp_path, str(tmp_path / "site")))
+    assert Path(editable.pop()) == Path(checkout.pop()) == ROOT / "sterna" / "__init__.py"
+    assert Path(installed.pop()) == tmp_path / "site" / "sterna" / "__init__.py"
+    assert editable == checkout == installed
+    assert editable == [sorted(sterna.__all__), [], "sterna.model.layers.matrix", True]
 
 
 @pytest.mark.slow

@@ -219,7 +219,7 @@ def test_verilog_that_does_not_compile_names_the_error(tmp_path: Path) -> None:
     ("mlgru", FEW, {"emitted": MLGRU, "lanes": 4}, "lanes cannot be given with emitted"),
     *(("mac", tokens, {}, r"tokens must be whole numbers \[length\], at least") for tokens in (
         np.array([], dtype=np.int64), [], [1.5], [[1]], "text", None)),
-    ("mac", [1, 256], {}, "tokens must be from 0 to 255, got 256"),
+    *((unit, [1, 256], {}, "tokens must be from 0 to 255, got 256") for unit in ("mac", "core")),
 ])
 def test_a_unit_is_not_asked_for_nonsense(unit, tokens, options, message):
     with pytest.raises(ValueError, match=message):

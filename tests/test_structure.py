@@ -58,8 +58,10 @@ def test_the_tests_of_a_change_are_those_that_reach_it_the_nearest_first(tmp_pat
     for name, text in {
         "hw/parts/bits.py": "x = 1\n", "hw/other.py": "y = 1\n",
         "hw/unit.py": "def late():\n    from sterna.hw.parts.bits import x\n",
-        "hw/__init__.py": '_PLACES = {"unit": "sterna.hw.unit"}\n',
-        "docs/page.md": "", "tests/conftest.py": "", "tests/helper.py": "import sterna.hw\n",
+        "hw/__init__.pyi": "from .unit import late as late\n",
+        "sterna/__init__.pyi": "from .hw import late as late\n",
+        "docs/page.md": "", "tests/conftest.py": "",
+        "tests/helper.py": "import sterna\nsterna.late()\n",
         "tests/test_bits.py": "from sterna.hw.parts import bits\n",
         "tests/test_lazy.py": "import helper\n", "tests/test_other.py": "import sterna.hw.other\n",
         "tests/test_pages.py": 'PAGES = ROOT / "docs"\n',
@@ -77,7 +79,7 @@ def test_the_tests_of_a_change_are_those_that_reach_it_the_nearest_first(tmp_pat
         (tmp_path / name).write_text("z = 2\n")
     far = distances(tmp_path, changed_files(tmp_path, "HEAD"))
     assert {path.name: steps for path, steps in far.items() if path.name.startswith("test_")} == {
-        "test_bits.py": 1, "test_lazy.py": 4, "test_pages.py": 1}
+        "test_bits.py": 1, "test_lazy.py": 3, "test_pages.py": 1}
     far = distances(tmp_path, [Path("tests/conftest.py")])
     assert len(far) == 5
     with pytest.raises(pytest.UsageError, match="--changed gone: git says: fatal"):

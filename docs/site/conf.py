@@ -52,7 +52,7 @@ def load_names():
     """Show what ``__all__`` lists, and each thing once.
 
     Some packages load their names when asked for; autodoc looks into their dictionary. What several
-    offer is shown in the one of its own part of Sterna, and there in the outermost.
+    offer is shown in the outermost.
     """
     modules = [importlib.import_module(name) for name in MODULES]
     places = {}
@@ -61,10 +61,8 @@ def load_names():
             value = vars(module)[name] = getattr(module, name)
             if inspect.isclass(value) or inspect.isfunction(value):
                 places.setdefault(value, []).append((module, name))
-    for value, offers in places.items():
-        part = value.__module__.split(".")[:2]
-        home = min(offers, key=lambda offer, part=part: (
-            offer[0].__name__.split(".")[:2] != part, len(offer[0].__name__)))
+    for offers in places.values():
+        home = min(offers, key=lambda offer: len(offer[0].__name__))
         for module, name in offers:
             if (module, name) != home:
                 module.__all__ = [each for each in module.__all__ if each != name]

@@ -131,6 +131,7 @@ board's supply, and it finds the global buffer of the clock itself."""
 
 
 def constraints_name(board: Board) -> str:
+    """Name of the file of :func:`constraints_text`, as nextpnr for the board's family wants it."""
     return f"{board.name}.{'lpf' if board.is_ecp5 else 'pcf'}"
 
 

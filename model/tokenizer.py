@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["ASCII_VOCAB", "VOCAB", "check_bytes", "check_tokens", "contiguous_sequences",
-           "decode", "encode", "known_bytes"]
+__all__ = ["ASCII_VOCAB", "VOCAB", "as_bytes", "check_bytes", "check_tokens",
+           "contiguous_sequences", "decode", "encode", "known_bytes", "utf8"]
 
 VOCAB = 256
 """Number of tokens: one for each value of a byte."""
@@ -20,15 +20,35 @@ ASCII_VOCAB = 128
 def encode(text: str | bytes) -> np.ndarray:
     """Return the tokens of ``text``: its UTF-8 bytes as int64 ``[length]``.
 
-    Raises ValueError if ``text`` is neither text nor bytes.
+    Raises ValueError if ``text`` is neither text nor bytes, or has half of a character.
 
     >>> encode("aß").tolist()
     [97, 195, 159]
     """
+    return np.frombuffer(as_bytes(text), dtype=np.uint8).astype(np.int64)
+
+
+def as_bytes(text: str | bytes) -> bytes:
+    """A text as UTF-8, bytes as they are. Raises ValueError for anything else, and for a text with
+    half of a character, which UTF-8 does not have."""
     if not isinstance(text, (str, bytes, bytearray)):   # bytes(5) would be five NULs
         raise ValueError(f"text must be str or bytes, got {type(text).__name__} {text!r}")
-    data = text.encode("utf-8") if isinstance(text, str) else bytes(text)
-    return np.frombuffer(data, dtype=np.uint8).astype(np.int64)
+    try:
+        return text.encode() if isinstance(text, str) else bytes(text)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the text is not UTF-8: character {error.start} of it is "
+                         f"{text[error.start]!r}, half of a character") from None
+
+
+def utf8(text: str | bytes) -> bytes:
+    """As :func:`as_bytes`; raises ValueError also for bytes that are not UTF-8."""
+    data = as_bytes(text)
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the text is not UTF-8: it has the byte {data[error.start]} at offset "
+                         f"{error.start}") from None
+    return data
 
 
 def check_tokens(tokens: np.ndarray | list[int], vocab: int) -> np.ndarray:

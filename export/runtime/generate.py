@@ -238,21 +238,11 @@ def prompt_texts(prompts: object) -> list[str]:
 def prompt_tokens(prompt: str, tokenizer: Tokenizer) -> np.ndarray:
     """Tokens ``[1, length]`` of a prompt, those that stand before a text included; an empty one
     stands for a line end."""
-    text = prompt or "\n"
     try:
-        data = text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"the prompt {prompt!r} is not UTF-8: it holds {text[error.start]!r}, half of a "
-            f"character") from error
-    foreign = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) >= tokenizer.vocab)
-    if foreign.size:
-        # The byte may lie inside of a character of several bytes.
-        before = data[:foreign[0]].decode(errors="ignore")
-        raise ValueError(
-            f"the prompt {prompt!r} holds {text[len(before)]!r}, with the byte "
-            f"{data[foreign[0]]}; the model knows bytes from 0 to {tokenizer.vocab - 1}")
-    return np.concatenate([np.array(tokenizer.begin, dtype=np.int64), tokenizer.encode(data)])[None]
+        tokens = tokenizer.encode(prompt or "\n")
+    except ValueError as error:
+        raise ValueError(f"the prompt {prompt!r}: {error}") from error
+    return np.concatenate([np.array(tokenizer.begin, dtype=np.int64), tokens])[None]
 
 
 def stop_strings(stop: object) -> list[str]:

@@ -16,6 +16,7 @@ from sterna.model.quantized.hgrn_bit import EPS, WIDTHS, Formatted, Widths, hgrn
 from sterna.model.quantized.real import Matrix, run_real
 from sterna.model.quantized.records import Embedding, Project
 from sterna.model.tokenizer import contiguous_sequences
+from sterna.model.tokens.files import fitted
 from sterna.model.tokens.hub import HubTokenizer
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
@@ -156,11 +157,8 @@ def convert(
     """
     published = Published(folder)
     shape, reals = published.shape, published.reals
-    if tokenizer.vocab != shape.vocab:
-        raise HubError(f"the tokenizer has {tokenizer.vocab:,} tokens, and the model "
-                       f"{shape.vocab:,}")
+    tokenizer = fitted(tokenizer, shape.vocab)
     row = tokenizer.encode(text)
-    _check_spelling(tokenizer, row, text)
     parts = contiguous_sequences(row, max(1, min(sequences, row.size // 2)))
     begin = np.tile(np.array(tokenizer.begin, dtype=np.int64), (len(parts), 1))
     tokens = np.concatenate([begin, parts], axis=1)
@@ -216,15 +214,6 @@ def tokenizer_of(folder: HubFolder) -> Tokenizer:
         return BYTES if (found.spellings, found.begin) == (BYTES.spellings, BYTES.begin) else found
     except (OSError, ValueError) as error:
         raise HubError(f"{path}: {error}") from error
-
-
-def _check_spelling(tokenizer: Tokenizer, row: np.ndarray, text: str | bytes) -> None:
-    """Refuse a tokenizer that spells something else than what it was given."""
-    wanted = text if isinstance(text, str) else text.decode(errors="replace")
-    spelled = b"".join(tokenizer.spellings[token] for token in row).decode(errors="replace")
-    if spelled.removeprefix(" ") != wanted.removeprefix(" "):
-        raise HubError("the tokenizer does not give the text back that it is given: it cannot be "
-                       "used")
 
 
 def _projection(name: str, codes: np.ndarray, scale: float, made: Formatted) -> Projection:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from sterna.model.checks import check_fields
+from sterna.model.tokenizer import as_bytes
 from sterna.model.tokens.tokenizer import check_tokens
 
 __all__ = [
@@ -150,9 +151,7 @@ class BytePairTokenizer:
 
     def encode(self, text: str | bytes) -> np.ndarray:
         """The tokens of a text, int64 ``[tokens]``."""
-        if not isinstance(text, (str, bytes, bytearray)):
-            raise ValueError(f"text must be str or bytes, got {type(text).__name__} {text!r}")
-        rest = memoryview(text.encode() if isinstance(text, str) else bytes(text))
+        rest = memoryview(as_bytes(text))
         found = []
         while rest:
             size = _PART

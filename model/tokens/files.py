@@ -31,11 +31,13 @@ def tokenizer_from_json(content: Any, vocab: int | None = None) -> Tokenizer:
 def fitted(tokenizer: Tokenizer, vocab: int) -> Tokenizer:
     """The tokenizer of a model with such a vocabulary.
 
-    Of bytes a model may know fewer than 256; any other tokenizer must have just as many tokens as
-    the model. Raises ValueError if it has not.
+    Of bytes a model may know fewer than 256, and of a hub's tokenizer it may have more tokens; any
+    other must have just as many as the model. Raises ValueError if it has not.
     """
     if isinstance(tokenizer, ByteTokenizer) and vocab < VOCAB:
         return ByteTokenizer(vocab)
+    if isinstance(tokenizer, HubTokenizer) and tokenizer.vocab != vocab:
+        return HubTokenizer(tokenizer.text, tokenizer.end_of_text, vocab)
     if tokenizer.vocab != vocab:
         raise ValueError(
             f"the tokenizer has {tokenizer.vocab:,} tokens, and the model {vocab:,}")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sterna.model.checks import check_fields, check_whole
+from sterna.model.tokenizer import utf8
 from sterna.model.tokens.tokenizer import check_tokens
 
 __all__ = ["HubTokenizer"]
@@ -19,11 +20,15 @@ _FORMAT = "sterna tokenizer"
 _FIELDS = ("format", "version", "kind", "end_of_text", "json")
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
+_RANDOM = ("dropout", "alpha", "nbest_size")
+"""Parameters of a model in a file that let the same text have other tokens each time."""
 
 
 class HubTokenizer:
     """Any tokenizer whose tokens stand for bytes: byte-level, or with U+2581 for a space and
     ``<0x0A>`` for a byte that has no other token.
+
+    What a file has saved besides does not act: truncation, padding, dropout of merges, sampling.
 
     Parameters
     ----------
@@ -31,60 +36,90 @@ class HubTokenizer:
         The content of ``tokenizer.json``.
     end_of_text
         The token that ends a document, or None.
+    vocab
+        Tokens of the model, which may have more than the tokenizer: those spell nothing. None for
+        as many as the tokenizer has, the largest one and those below it.
 
     Raises
     ------
     ValueError
-        If the content is no tokenizer, or one of another kind.
+        If the content is no tokenizer, or one of another kind, or has more tokens than the model.
     """
 
     kind = "hub"
     version = 1
 
-    def __init__(self, text: str, end_of_text: int | None = None) -> None:
+    def __init__(
+        self, text: str, end_of_text: int | None = None, vocab: int | None = None,
+    ) -> None:
         from tokenizers import Tokenizer
         self.text = text
         """The content of ``tokenizer.json``."""
         try:
-            self._tokenizer = Tokenizer.from_str(text)
+            content = json.loads(text)
+            model = {name: value for name, value in content["model"].items() if name not in _RANDOM}
+            self._tokenizer = Tokenizer.from_str(json.dumps(
+                {**content, "truncation": None, "padding": None, "model": model}))
         except Exception as error:      # the package raises no class of its own
             raise ValueError(f"not a tokenizer.json ({error})") from error
-        self._tokenizer.encode_special_tokens = True        # text that reads like one is text
-        self.vocab: int = self._tokenizer.get_vocab_size()
-        if end_of_text is not None:
-            check_whole("end_of_text", end_of_text, 0, self.vocab - 1)
-        self.end_of_text = end_of_text
-        found = self._tokenizer.encode("a")
-        ones = [*found.special_tokens_mask, 0].index(0)
-        self.begin: tuple[int, ...] = tuple(found.ids[:ones])
-        decoder = json.dumps(json.loads(text).get("decoder"))
-        self._kinds = set(re.findall(r'"type": "(\w+)"', decoder))
+        self._kinds = set(re.findall(r'"type": "(\w+)"', json.dumps(content.get("decoder"))))
         if not self._kinds & {"ByteLevel", "Metaspace", "ByteFallback"}:
             raise ValueError(
                 f"a tokenizer must be byte-level, or have tokens with {_SPACE} for a space; the "
                 f"decoder of this one is of {', '.join(sorted(self._kinds)) or 'no kind'}")
+        self._tokenizer.encode_special_tokens = True        # text that reads like one is text
+        self._added = self._tokenizer.get_added_tokens_decoder()
+        own = 1 + max(self._tokenizer.get_vocab().values(), default=-1)
+        self.vocab = own if vocab is None else vocab
+        if own > self.vocab:
+            raise ValueError(f"the tokenizer has {own:,} tokens, and the model {self.vocab:,}")
+        if end_of_text is not None:
+            check_whole("end_of_text", end_of_text, 0, self.vocab - 1)
+        self.end_of_text = end_of_text
+        self.begin = self._begin()
+
+    def _begin(self) -> tuple[int, ...]:
+        """What stands before a text, seen at the first text that has tokens."""
+        for number in range(-1, self.vocab):
+            text = "a" if number < 0 else self.spellings[number].decode(errors="replace")
+            found = self._tokenizer.encode(text)
+            if 0 in found.special_tokens_mask:
+                return tuple(found.ids[:found.special_tokens_mask.index(0)])
+        return ()
 
     @cached_property
     def spellings(self) -> tuple[bytes, ...]:
-        """The bytes of every token; special ones spell nothing."""
-        special = {i for i, token in self._tokenizer.get_added_tokens_decoder().items()
-                   if token.special}
-        return tuple(b"" if i in special else self._spelling(self._tokenizer.id_to_token(i) or "")
-                     for i in range(self.vocab))
+        """The bytes of every token; special ones, and numbers that no token has, spell nothing."""
+        return tuple(map(self._spelling, range(self.vocab)))
 
-    def _spelling(self, piece: str) -> bytes:
+    def _spelling(self, token: int) -> bytes:
+        piece = self._tokenizer.id_to_token(token) or ""
+        added = self._added.get(token)
+        if token == self.end_of_text or (added and added.special):
+            return b""
         if "ByteLevel" in self._kinds:
-            return bytes(_BYTE_OF[character] for character in piece)
+            # The package finds an added token in the text itself, before there are characters for
+            # bytes; so a space or a letter of it is one.
+            known = not added and all(character in _BYTE_OF for character in piece)
+            return bytes(map(_BYTE_OF.__getitem__, piece)) if known else piece.encode()
+        if added and not added.normalized:
+            return piece.encode()
         byte = _BYTE.fullmatch(piece) if "ByteFallback" in self._kinds else None
         return bytes.fromhex(byte[1]) if byte else piece.replace(_SPACE, " ").encode()
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """The tokens of a text, int64 ``[tokens]``, without :attr:`begin`; bytes that are not UTF-8
-        count as U+FFFD. Together they spell the text, or a space and the text."""
-        if isinstance(text, bytes):
-            text = text.decode(errors="replace")
-        found = self._tokenizer.encode(text, add_special_tokens=False)
-        return np.array(found.ids, dtype=np.int64)
+        """The tokens of a text, int64 ``[tokens]``, without :attr:`begin`. Together they spell the
+        text, or a space and the text.
+
+        Raises ValueError if they would spell something else, as of a tokenizer that has no token
+        for a character or changes it, or if the text is not UTF-8; the place is said.
+        """
+        data = utf8(text)
+        found = self._tokenizer.encode(data.decode(), add_special_tokens=False).ids
+        spelled = b"".join(map(self.spellings.__getitem__, found))
+        if spelled not in (data, b" " + data):
+            raise ValueError(_difference(data, spelled))
+        return np.array(found, dtype=np.int64)
 
     def decode(self, tokens: np.ndarray | list[int]) -> str:
         """The text of tokens; bytes that are not UTF-8 become U+FFFD."""
@@ -113,6 +148,18 @@ class HubTokenizer:
     def sha256(self) -> str:
         """SHA-256 of its JSON."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
+
+
+def _difference(text: bytes, spelled: bytes) -> str:
+    """Where a text and what its tokens spell part, in words."""
+    def same(spelled: bytes) -> int:
+        differ = (i for i, pair in enumerate(zip(text, spelled, strict=False)) if len({*pair}) > 1)
+        return next(differ, min(len(text), len(spelled)))
+    before = text[:max(same(spelled), same(spelled.removeprefix(b" ")))].decode(errors="ignore")
+    if before == text.decode():
+        return "the tokenizer adds to the text"
+    return (f"the tokenizer does not give the text back: it has no token for "
+            f"{text.decode()[len(before)]!r}, character {len(before)} of the text, or changes it")
 
 
 def _characters() -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sterna.model.checks import check_whole
-from sterna.model.tokenizer import VOCAB, check_bytes, check_tokens, decode, encode
+from sterna.model.tokenizer import VOCAB, as_bytes, check_bytes, check_tokens, decode, encode
 
 __all__ = ["BYTES", "ByteTokenizer", "TextStream", "Tokenizer", "check_tokens", "spelled_bytes"]
 
@@ -90,7 +90,7 @@ class ByteTokenizer:
 
     def encode(self, text: str | bytes) -> np.ndarray:
         """The bytes of a text, int64 ``[length]``."""
-        data = text.encode() if isinstance(text, str) else text
+        data = as_bytes(text)
         check_bytes(data, self.vocab)
         return encode(data)
 

@@ -89,15 +89,18 @@ def check_bytes(text: bytes, vocab: int, source: str = "the text", hint: str = "
     """Refuse a text with a byte that a model of this vocabulary does not know. ``source`` is what
     the message calls the text, and ``hint`` its end.
 
-    >>> check_bytes("Ω".encode(), 128, "omega.txt")
+    >>> check_bytes("Ω".encode(), 128)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: omega.txt has the byte 206 at offset 0, and this model knows only ASCII characters
+    ValueError: the text has 'Ω', the byte 206 at offset 0, and this model knows only ASCII ...
     """
     strange = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) >= vocab)
     if strange.size:
+        at = start = int(strange[0])
+        while start and text[start] & 0xC0 == 0x80:     # inside of a character
+            start -= 1
         raise ValueError(
-            f"{source} has the byte {text[strange[0]]} at offset {strange[0]}, and this model "
-            f"knows {known_bytes(vocab)}{hint}")
+            f"{source} has {text[start:start + 4].decode(errors='replace')[0]!r}, the byte "
+            f"{text[at]} at offset {at}, and this model knows {known_bytes(vocab)}{hint}")
 
 
 def contiguous_sequences(tokens: np.ndarray, sequences: int) -> np.ndarray:

@@ -224,7 +224,8 @@ def test_the_help_lists_every_command_with_a_sentence_and_an_example(capsys: Cap
 
 
 CONFIGS, UNKNOWN_CHARACTER = ", ".join(NAMED_CONFIGS), (
-    "--prompt 'héllo' has the character 'é', and this model knows only ASCII characters\n")
+    "--prompt 'héllo': the text has 'é', the byte 195 at offset 1, and this model knows only "
+    "ASCII characters\n")
 NO_TEXTS = {"empty": ": the text must have at least ", "binary": ": not UTF-8 text",
             "none": ": cannot read the text (No such file or directory)"}
 BAD_INPUT = [
@@ -257,8 +258,9 @@ BAD_INPUT = [
     ("generate tiny --tokens 0", "--tokens must be a whole number from 1"),
     ("generate m.onnx --form fast", "has its form already"),
     ("generate m.onnx", "m.onnx: cannot read the ONNX file"),
-    ("generate micro --prompt ä", "has the character 'ä'"),
-    ("generate tiny --prompt 'a\udcff'", "--prompt 'a\\udcff' is not UTF-8"),   # the bytes 61 ff
+    ("generate micro --prompt ä", "the text has 'ä'"),
+    ("generate tiny --prompt 'a\udcff'",     # the bytes 61 ff
+     "--prompt 'a\\udcff': the text is not UTF-8"),
     ("generate micro --prompt ok --prompt héllo --tokens 3", UNKNOWN_CHARACTER),
     ("simulate micro --prompt ok --prompt héllo --unit core", UNKNOWN_CHARACTER),
     ("chat micro --prompt ok --prompt héllo --board icebreaker --port sim", UNKNOWN_CHARACTER),
@@ -313,7 +315,7 @@ BAD_INPUT = [
       for command in ("evaluate tiny", "simulate tiny --unit mlgru", "train --steps 1")
       for text, message in NO_TEXTS.items()),
     *((f"{command} odd.safetensors {options}",
-       "the bundled text has the byte 84 at offset 0, and this model knows only the bytes "
+       "the bundled text has 'T', the byte 84 at offset 0, and this model knows only the bytes "
        f"0 to 64: {hint}")
       for command, options, hint in (
           ("simulate", "--unit mlgru", "give another text with --text"),

@@ -15,11 +15,12 @@ from published_checkpoint import make_checkpoint, make_tokenizer
 from published_reference import TRAPS, forward
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as torch_save_file
-from tokenizers import normalizers
+from tokenizers import Tokenizer, decoders, models, normalizers
 
 from sterna.cli.main import main
-from sterna.export.forms.forms import build
+from sterna.export.forms.forms import build, export_onnx
 from sterna.export.runtime.check import check_exact
+from sterna.export.runtime.session import Session
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
 from sterna.model.hub.bitnet import bitnet_matrix
@@ -399,9 +400,63 @@ def test_tokenizers_that_do_not_fit_are_refused(checkpoint, tmp_path):
     lower.normalizer = normalizers.Sequence([normalizers.Lowercase(), lower.normalizer])
     with pytest.raises(ValueError, match="does not give the text back"):
         convert(folder, TEXT, tokenizer=HubTokenizer(lower.to_str()))
+
+
+def words() -> str:
+    """As BERT's: it changes letters, and its tokens do not stand for bytes."""
+    made = Tokenizer(models.WordPiece(vocab={"[UNK]": 0, "the": 1, "##m": 2}, unk_token="[UNK]"))
+    made.normalizer, made.decoder = normalizers.BertNormalizer(), decoders.WordPiece()
+    return str(made.to_str())
+
+
+@pytest.mark.parametrize(("content", "reason"), [
+    (None, "there is no tokenizer.json"), (words(), "must be byte-level")])
+def test_a_model_without_a_tokenizer_takes_the_numbers_of_tokens(
+    content: str | None, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture,
+) -> None:
     make_checkpoint(tmp_path / "hub", d=32, layers=1, dff=40, vocab=80)
-    with pytest.raises(HubError, match=r"there is no tokenizer\.json"):
-        tokenizer_of(HubFolder(tmp_path / "hub"))
+    if content is not None:
+        (tmp_path / "hub" / "tokenizer.json").write_text(content)
+    file, tokens = tmp_path / "m.safetensors", [3, 17, 79, 0, 5, 5, 12, 40]
+    assert main(["convert", str(tmp_path / "hub"), "-o", str(file), "--quiet"]) == 0
+    said = capsys.readouterr().err
+    assert reason in said
+    assert "the model has no tokenizer, and its texts are numbers of tokens" in said
+    assert "calibrated with random tokens" in said
+    model = load_model(file)
+    assert (model.tokenizer.kind, model.tokenizer.vocab) == ("numbers", 80)
+    found = evaluate(model, np.array(tokens), sequences=1)
+    assert found == evaluate(model, "3 17 79 0 5 5 12 40", sequences=1)
+    logits, _ = IntegerModel(model).run(np.array([tokens]))
+    real = logits[0, :-1] * 2.0**-model.logit.frac
+    nats = np.log(np.exp(real).sum(-1)) - real[np.arange(7), tokens[1:]]
+    assert found.bits_per_byte == pytest.approx(nats.mean() / np.log(2))     # a token for a byte
+
+    graph = export_onnx(model, tmp_path / "m.onnx")
+    session = Session(graph)
+    (written,) = session.complete(tokens, tokens=4, temperature=0)
+    assert session.complete(["3 17 79 0 5 5 12 40"], tokens=4, temperature=0) == [written]
+    assert session.complete([tokens, tokens[:2]], tokens=4, temperature=0)[0] == written
+    assert all(0 <= int(each) < 80 for each in written.split())
+    assert len(written.split()) == 4
+    prompt = ["--prompt", "3 17 79 0 5 5 12 40", "--tokens", "4", "--temperature", "0"]
+    assert main(["generate", str(graph), *prompt, "--quiet"]) == 0
+    assert capsys.readouterr().out.split()[-4:] == written.split()
+    (tmp_path / "tokens.txt").write_text("3 17 79 0\n5 5 12 40\n")
+    assert main(["evaluate", str(file), "--text", str(tmp_path / "tokens.txt"), "--quiet"]) == 0
+    assert "bits per token" in capsys.readouterr().out
+
+    for command, message in (
+            (["generate", str(file), "--prompt", "The moth"],
+             "--prompt 'The moth': the model has no tokenizer: expected numbers of tokens, such as "
+             "'3 17', got 'The'"),
+            (["generate", str(file), "--prompt", "3 80"], "tokens must be from 0 to 79"),
+            (["evaluate", str(file)], "give --text a file with numbers of tokens"),
+            (["web", str(file), "-o", str(tmp_path / "page")], "of the kind numbers")):
+        assert main([*command, "--quiet"]) == 2
+        refused = capsys.readouterr().err
+        assert message in refused
+        assert refused.count("\n") == 1
 
 
 def test_a_folder_of_another_kind_is_named(checkpoint, tmp_path, capsys):
@@ -500,8 +555,7 @@ def test_commands_from_a_folder_to_text(checkpoint, native_ops, tmp_path, capsys
         assert run("generate", tmp_path / "m.onnx", "--prompt", "The moth", "--tokens", 5,
                    *options) == written
     for arguments in (("verilog", model, "--unit", "core", "-o", tmp_path / "v"),
-                      ("export", model, "-o", tmp_path / "f.onnx", "--form", "fast"),
-                      ("web", model, "-o", tmp_path / "page")):
+                      ("export", model, "-o", tmp_path / "f.onnx", "--form", "fast")):
         assert main([str(each) for each in arguments]) == 2
         said = capsys.readouterr().err.splitlines()
         assert "a model of another architecture than Sterna's own" in said[-1]

@@ -169,11 +169,13 @@ def test_stop_strings_are_found_as_by_looking_through_all(stops, pieces):
     ({"stop": b"at"}, "stop must be a text or several of them, got bytes b'at'"),
     ({"stop": [10]}, "stop must hold only texts, got int 10"),
     ({"prompts": []}, "prompts must hold at least one"),
-    ({"prompts": [5]}, "prompts must hold only texts, got int 5 among them"),
+    ({"prompts": [5.0]}, "prompts must hold only texts, got float 5.0 among them"),
+    ({"prompts": [5, 256]}, r"the prompt array\(\[  5, 256\]\): tokens must be from 0 to 255"),
+    ({"prompts": [[]]}, r"prompts must hold only texts, got list \[\] among them"),
     ({"prompts": b"abc"}, "prompts must be a text or several of them, got bytes b'abc'"),
     ({"prompts": [b"abc"]}, "prompts must hold only texts, got bytes b'abc'"),
     ({"prompts": None}, "prompts must be a text or several of them, got NoneType"),
-    ({"prompts": "a\ud800"}, r"the prompt 'a\\ud800' is not UTF-8: it holds '\\ud800'"),
+    ({"prompts": "a\ud800"}, r"the prompt 'a\\ud800': the text is not UTF-8: character 1 of it is"),
 ])
 def test_bad_arguments_are_refused_before_anything_is_written(session, settings, message):
     for method in (session.generate, session.complete):
@@ -182,8 +184,8 @@ def test_bad_arguments_are_refused_before_anything_is_written(session, settings,
 
 
 @pytest.mark.parametrize(("vocab", "prompt", "message"), [
-    (128, "héllo", r"the prompt 'héllo' holds 'é', with the byte 195; .* bytes from 0 to 127"),
-    (8, "", r"the prompt '' holds '\\n', with the byte 10; ")])
+    (128, "héllo", "the prompt 'héllo': the text has 'é', the byte 195 at .* knows only ASCII"),
+    (8, "", r"the prompt '': the text has '\\n', the byte 10 at ")])
 def test_the_character_is_named_that_a_vocabulary_does_not_have(vocab, prompt, message):
     model = random_model(ModelConfig(8, 1, 12, vocab), S16)
     with pytest.raises(ValueError, match=message):

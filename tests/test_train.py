@@ -148,7 +148,7 @@ def test_embedding_learns_faster_and_only_matrices_decay(weights: str) -> None:
     ({"execution": Execution(device="toaster")}, "cannot train on device 'toaster'"),
     ({"execution": Execution(device="meta")}, "cannot train on device 'meta'"),
     ({"config": replace(CONFIG, vocab=100)},
-     "swallows has the byte 104 at offset 1, and this model knows only the bytes 0 to 99"),
+     "swallows has 'h', the byte 104 at offset 1, and this model knows only the bytes 0 to 99"),
     ({"corpus": Corpus("x", b"short", b"short")}, "window of 40 bytes needs a train text"),
     ({"corpus": Corpus("x", b"", b"")}, "too little text that a vocabulary of 256 can spell"),
     ({"config": replace(CONFIG, mixer="atention")},

@@ -77,7 +77,7 @@ def test_what_cannot_become_a_page_is_refused(small, pinned, tmp_path):
     for model, folder, options, message in (
         # Before anything is fetched.
         (small, "page", {"form": "fast", "runtime": tmp_path / "none"}, "exact form, got fast"),
-        (other, "page", {}, "at least 128 tokens that its tokenizer spells, got 65"),
+        (other, "page", {}, "at least 128 tokens, of bytes or byte pairs, got 65"),
         (small, "page", {"check_tokens": 16}, r"must have at least 17 tokens .* got 16"),
         (small, "mine", {}, r"did not write \(notes.txt\)"),
     ):

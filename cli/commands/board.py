@@ -241,12 +241,7 @@ def chat(
     params = _board_params(board, clock, baud)
     loaded = (wanted or load_model(params.board.fitting)) if simulated or check else wanted
     tokenizer = BYTES if loaded is None else loaded.tokenizer
-    if loaded is not None and loaded.config.vocab > tokenizer.vocab:
-        raise ValueError(f"the model has {loaded.config.vocab} tokens, but its tokenizer spells "
-                         f"only {tokenizer.vocab}, so it cannot chat")
-    check_prompts(prompt or (), tokenizer.vocab)
-    for text in prompt or ():
-        tokenizer.encode(text)
+    check_prompts(prompt or (), tokenizer)
     with ExitStack() as stack:
         if simulated:
             from sterna.sim.bench.runner import work_folder

@@ -244,9 +244,8 @@ def _simulate_core(
     netlist: bool, common: dict[str, Any], quiet: bool, as_json: bool,
 ) -> int:
     """Let a core write text, print it and what was compared; return the exit code."""
-    check_prompts(prompts, model.config.vocab)
+    check_prompts(prompts, model.tokenizer)
     encoded = [model.tokenizer.encode(prompt).tolist() for prompt in prompts]
-    spelled = model.config.vocab == model.tokenizer.vocab
     with Stages(quiet) as stage:
         if netlist:
             from sterna.sim.netlist import simulate_core_netlist
@@ -257,9 +256,7 @@ def _simulate_core(
             report = simulate_core(
                 model, encoded, tokens, temperature=temperature, engine=engine, progress=stage,
                 **common)
-    # Tokens that have no spelling are told by their numbers.
-    texts = [model.tokenizer.decode(each) if spelled else " " + " ".join(map(str, each))
-             for each in report.generated]
+    texts = [model.tokenizer.decode(each) for each in report.generated]
     if as_json:
         print_json({**report.as_dict(), "prompts": prompts, "texts": texts})
     else:

@@ -260,7 +260,7 @@ def generate(
         with Stages(quiet) as stage:
             stage(f"load {model}", quick=True)
             session = open_model(model, form=form, threads=threads, ops=library)
-        check_prompts(prompts, session.info.vocab)
+        check_prompts(prompts, session.info.tokenizer)
         pieces = session.generate(
             prompts, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p,
             stop=stop or (), seed=seed)
@@ -299,12 +299,12 @@ def _library(
     # What cannot be used is refused before they are compiled, not after.
     if model.endswith(".onnx"):
         info = OnnxFile.read(model).info
-        kind, vocab = info.form, info.vocab
+        kind, tokenizer = info.form, info.tokenizer
     else:
         loaded = load_model(model)
-        kind, vocab = _form("exact" if form is None else form), loaded.vocab
+        kind, tokenizer = _form("exact" if form is None else form), loaded.tokenizer
     check_ops_form(kind, model)
-    check_prompts(prompts, vocab)
+    check_prompts(prompts, tokenizer)
     from sterna.export.native.ops import build_ops
     with progress_bar("compiling the operators", quiet) as move:
         return build_ops(progress=move)
@@ -342,7 +342,7 @@ def _pieces_of_checkpoint(
         checkpoint = load_checkpoint(path)
         model = checkpoint.model()
         tokenizer = fitted(checkpoint.tokenizer, model.config.vocab)
-    check_prompts(prompts, model.config.vocab)
+    check_prompts(prompts, tokenizer)
     rows = [prompt_tokens(prompt, tokenizer) for prompt in prompts]
     for block in model.blocks():
         block.mixer.check_length(max(row.size for row in rows))

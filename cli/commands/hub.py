@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sterna.cli.terminal.console import Stages, out, print_json
+from sterna.cli.terminal.console import Stages, out, print_json, say
 from sterna.cli.terminal.options import JsonOption, QuietOption, check_file, check_folder, choose
 from sterna.cli.terminal.texts import text_of
 from sterna.model.folder import check_replaceable, write_folder
@@ -15,6 +15,7 @@ from sterna.model.hub.convert import convert as run_conversion
 from sterna.model.hub.convert import tokenizer_of
 from sterna.model.hub.folder import HubFolder
 from sterna.model.quantized.hgrn_bit import WIDTHS
+from sterna.model.tokens.tokenizer import NUMBERS
 
 __all__ = ["COMMANDS", "convert", "push_folder"]
 
@@ -48,8 +49,12 @@ def convert(
     source = HubFolder(folder)
     with Stages(quiet) as stage:
         stage("read the tokenizer", quick=True)
-        tokenizer = tokenizer_of(source)
-        text = text_of(calibrate, 256, limit, "--calibrate")
+        tokenizer = tokenizer_of(source, say)
+        text = None
+        if calibrate is not None or tokenizer.kind != NUMBERS.kind:
+            text = text_of(calibrate, tokenizer, limit, "--calibrate")
+        else:
+            say("calibrated with random tokens: better, --calibrate a file with numbers of tokens")
         stage("convert")
         model = run_conversion(
             source, text, tokenizer=tokenizer, widths=widths,

@@ -18,7 +18,8 @@ from sterna.model.corpus import BUILTIN_NAME
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.records import records_to_json
-from sterna.model.tokens.tokenizer import BYTES
+from sterna.model.tokens.files import fitted
+from sterna.model.tokens.tokenizer import BYTES, NUMBERS
 
 __all__ = ["COMMANDS", "evaluate", "info"]
 
@@ -67,11 +68,12 @@ def evaluate(
             from sterna.model.training.heldout import heldout_of_run
             from sterna.model.training.quantize import evaluate_checkpoint
             checkpoint = load_checkpoint(model)
+            tokenizer = fitted(checkpoint.tokenizer, checkpoint.config.vocab)
             own = None if text is not None else heldout_of_run(checkpoint)
             if own is not None:
                 data, measured = own[:limit], f"the held-out part of {checkpoint.corpus_name}"
             else:
-                data = text_of(text, checkpoint.config.vocab, limit)
+                data = text_of(text, tokenizer, limit)
                 trained_on = checkpoint.corpus_name
             stage("evaluating")
             result = evaluate_checkpoint(
@@ -83,16 +85,18 @@ def evaluate(
         with Stages(quiet) as stage:
             stage(f"load {model}", quick=True)
             session = open_model(model, form=onnx, option="--onnx")
-        data = text_of(text, session.info.vocab, limit)
+        tokenizer = session.info.tokenizer
+        data = text_of(text, tokenizer, limit)
         frac = session.info.logit.frac if session.info.exact else 0
         with progress_bar("evaluating", quiet) as move:
             result = evaluate_steps(
                 session, data, frac=frac, sequences=sequences, progress=move,
-                tokenizer=session.info.tokenizer)
+                tokenizer=tokenizer)
         name = f"{session.info.profile}, ONNX form {session.info.form}"
     else:
         loaded = load_model(model)
-        data = text_of(text, loaded.vocab, limit)
+        tokenizer = loaded.tokenizer
+        data = text_of(text, tokenizer, limit)
         with progress_bar("evaluating", quiet) as move:
             result = run_evaluation(loaded, data, sequences=sequences, progress=move)
         name = loaded.profile_name
@@ -107,7 +111,8 @@ def evaluate(
         print_json({"bits_per_byte": result.bits_per_byte, "predictions": result.predictions,
                     "saturated": dict(result.saturated), "text": measured})
     else:
-        out.print(f"{result.bits_per_byte:.4f} bits per byte over {result.predictions:,} "
+        unit = "token" if tokenizer.kind == NUMBERS.kind else "byte"
+        out.print(f"{result.bits_per_byte:.4f} bits per {unit} over {result.predictions:,} "
                   f"predictions of {measured} ({name})")
     return 0
 

@@ -172,7 +172,7 @@ def _corpus_of(
 def in_tokens(whole: Corpus, tokenizer: Tokenizer, quiet: bool) -> Corpus | MemoryText:
     """The text as the model reads it; its sizes are told."""
     text = whole
-    if tokenizer.vocab <= ASCII_VOCAB:
+    if tokenizer.kind == BYTES.kind and tokenizer.vocab <= ASCII_VOCAB:
         text = whole.as_ascii()
         say(left_out(whole.train + whole.heldout), quiet)
     begins = f", {len(text.general):,} of general text to begin with" if text.general else ""

@@ -10,8 +10,9 @@ import numpy as np
 from sterna.model.files import read_text
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.bundled import bundled_heldout
-from sterna.model.tokenizer import check_bytes, known_bytes
-from sterna.model.tokens.tokenizer import BYTES
+from sterna.model.tokenizer import check_bytes
+from sterna.model.tokens.text import first_characters
+from sterna.model.tokens.tokenizer import BYTES, NUMBERS, Tokenizer
 
 __all__ = ["PROMPT", "check_prompts", "text_of", "tokens_of"]
 
@@ -22,25 +23,28 @@ _HINTS = {"--check": ": skip the check with --check 0"}
 _HINT = ": give another text with --text"       # for all other options
 
 
-def check_prompts(prompts: Sequence[str], vocab: int) -> None:
-    """Refuse prompts with a character that a model does not know, naming it."""
+def check_prompts(prompts: Sequence[str], tokenizer: Tokenizer) -> None:
+    """Refuse prompts that have no tokens, with the first character that is unknown."""
     for prompt in prompts:
-        if any("\ud800" <= character <= "\udfff" for character in prompt):
-            raise ValueError(f"--prompt {prompt!r} is not UTF-8")
-        for character in prompt:
-            if max(character.encode()) >= vocab:
-                raise ValueError(
-                    f"--prompt {prompt!r} has the character {character!r}, and this model "
-                    f"knows {known_bytes(vocab)}")
+        try:
+            tokenizer.encode(prompt)
+        except ValueError as error:
+            raise ValueError(f"--prompt {prompt!r}: {error}") from error
 
 
 def text_of(
-    path: Path | None, vocab: int, limit: int | None = None, option: str = "--text",
+    path: Path | None, tokenizer: Tokenizer, limit: int | None = None, option: str = "--text",
 ) -> bytes:
-    """The first bytes of a text file, or else of the bundled held-out text for a vocabulary."""
-    text = (bundled_heldout(vocab) if path is None else read_text(path))[:limit]
-    check_bytes(text, vocab, str(path or "the bundled text"), _HINTS.get(option, _HINT))
-    return text
+    """The first bytes of a text file, or else of the bundled held-out text for a vocabulary; but
+    for a model of bytes, cut between characters."""
+    if path is None and tokenizer.kind == NUMBERS.kind:
+        raise ValueError(f"the model has no tokenizer: give {option} a file with numbers of tokens")
+    text = bundled_heldout(tokenizer.vocab) if path is None else read_text(path)
+    if tokenizer.kind != BYTES.kind:
+        return text if limit is None else first_characters(text, limit)
+    check_bytes(text[:limit], tokenizer.vocab, str(path or "the bundled text"),
+                _HINTS.get(option, _HINT))
+    return text[:limit]
 
 
 def tokens_of(
@@ -49,8 +53,11 @@ def tokens_of(
     """The first ``count`` tokens of a text; a shorter text is refused."""
     of_bytes = model.tokenizer.kind == BYTES.kind
     # With bytes as tokens, nothing after the wanted ones has to be read.
-    text = text_of(path, model.vocab, max(0, count) if of_bytes else None, option)
-    tokens = model.tokenizer.encode(text)
+    text = text_of(path, model.tokenizer, max(0, count) if of_bytes else None, option)
+    try:
+        tokens = model.tokenizer.encode(text)
+    except ValueError as error:
+        raise ValueError(f"{path or 'the bundled text'}: {error}") from error
     if not 1 <= count <= len(tokens):
         longest = f" to {len(tokens)} (the length of the text)" if count > 0 else ""
         raise ValueError(f"{option} must be from 1{longest}, got {count}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -12,10 +12,14 @@ from sterna.export.graph.metadata import GraphInfo
 from sterna.model.checks import whole_number
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized.sampling import Sampler
-from sterna.model.tokens.tokenizer import TextStream, Tokenizer
+from sterna.model.tokens.tokenizer import TextStream, Tokenizer, as_tokens
 
-__all__ = ["Piece", "Stepper", "StopStrings", "generate", "generate_tokens", "prompt_texts",
-           "prompt_tokens", "stop_strings"]
+__all__ = ["Piece", "Prompts", "Stepper", "StopStrings", "generate", "generate_tokens",
+           "prompt_list", "prompt_tokens", "stop_strings"]
+
+Prompts: TypeAlias = (
+    str | Sequence[int] | np.ndarray | Sequence[str | Sequence[int] | np.ndarray])
+"""A text or tokens, or several of them."""
 
 _LARGEST_SEED = (1 << 32) - 1
 
@@ -59,7 +63,7 @@ class Piece:
 
 
 def generate(
-    model: Stepper, prompts: str | Sequence[str], *, tokens: int, temperature: float = 0.7,
+    model: Stepper, prompts: Prompts, *, tokens: int, temperature: float = 0.7,
     top_k: int | None = None, top_p: float | None = None, stop: str | Sequence[str] = (),
     seed: int = 1,
 ) -> Iterator[Piece]:
@@ -76,7 +80,8 @@ def generate(
     model
         A session or step graph.
     prompts
-        Texts to continue; an empty one stands for a line end.
+        Texts to continue, of which an empty one stands for a line end; or tokens ``[length]`` of
+        each.
     tokens
         How many tokens to write for each prompt, at most.
     temperature
@@ -92,14 +97,14 @@ def generate(
     Raises
     ------
     ValueError
-        If an argument has a wrong type or is out of range, or a byte of a prompt is outside
-        the vocabulary.
+        If an argument has a wrong type or is out of range, or the tokenizer does not have a
+        character of a prompt.
     """
     tokenizer = model.info.tokenizer
     tokens = whole_number("tokens", tokens, 1)
     seed = whole_number("seed", seed, 1, _LARGEST_SEED)
-    texts, stops = prompt_texts(prompts), stop_strings(stop)
-    rows_of = [prompt_tokens(text, tokenizer) for text in texts]
+    asked, stops = prompt_list(prompts), stop_strings(stop)
+    rows_of = [prompt_tokens(prompt, tokenizer) for prompt in asked]
     logit = model.info.logit
     writers, states, rows = [], [], []
     for index, prompt in enumerate(rows_of):
@@ -227,22 +232,30 @@ class StopStrings:
 # Arguments ----------------------------------------------------------------------------
 
 
-def prompt_texts(prompts: object) -> list[str]:
-    """The prompts, of which a single text is one."""
+def prompt_list(prompts: object) -> list[str | np.ndarray]:
+    """The prompts, of which a single text, or a single row of tokens, is one."""
+    if isinstance(prompts, Sequence | np.ndarray) and not isinstance(prompts, str | bytes):
+        rows = [np.asarray(each) for each in prompts if not isinstance(each, str)]
+        if len(rows) == len(prompts) > 0 and all(row.dtype.kind in "iu" for row in rows):
+            return [np.array(rows)] if all(row.ndim == 0 for row in rows) else [*rows]
     texts = _texts("prompts", prompts)
     if not texts:
         raise ValueError("prompts must hold at least one text")
-    return texts
+    return [*texts]
 
 
-def prompt_tokens(prompt: str, tokenizer: Tokenizer) -> np.ndarray:
-    """Tokens ``[1, length]`` of a prompt, those that stand before a text included; an empty one
-    stands for a line end."""
+def prompt_tokens(prompt: str | np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+    """Tokens ``[1, length]`` of a prompt, those that stand before a text included; an empty text
+    stands for a line end. Tokens are taken as they are."""
+    is_text = isinstance(prompt, str)
     try:
-        tokens = tokenizer.encode(prompt or "\n")
+        tokens = as_tokens(prompt or "\n" if is_text else prompt, tokenizer)
+        if not tokens.size:
+            raise ValueError("it has no tokens")
     except ValueError as error:
         raise ValueError(f"the prompt {prompt!r}: {error}") from error
-    return np.concatenate([np.array(tokenizer.begin, dtype=np.int64), tokens])[None]
+    begin = np.array(tokenizer.begin if is_text else (), dtype=np.int64)
+    return np.concatenate([begin, tokens])[None]
 
 
 def stop_strings(stop: object) -> list[str]:

@@ -14,7 +14,7 @@ from sterna.export.forms.selftest import SelfTestError, check_checksum, check_se
 from sterna.export.graph.file import OnnxFile, Source
 from sterna.export.graph.metadata import GraphInfo, OnnxFileError
 from sterna.export.native.ops import build_ops
-from sterna.export.runtime.generate import Piece, generate, prompt_texts
+from sterna.export.runtime.generate import Piece, Prompts, generate, prompt_list
 from sterna.export.runtime.runtime import (
     OnnxModel,
     check_ops_form,
@@ -150,7 +150,7 @@ class Session:
     # Text --------------------------------------------------------------------------
 
     def generate(
-        self, prompts: str | Sequence[str], *, tokens: int = 200, temperature: float = 0.7,
+        self, prompts: Prompts, *, tokens: int = 200, temperature: float = 0.7,
         top_k: int | None = None, top_p: float | None = None, stop: str | Sequence[str] = (),
         seed: int = 1,
     ) -> Iterator[Piece]:
@@ -160,15 +160,15 @@ class Session:
             stop=stop, seed=seed)
 
     def complete(
-        self, prompts: str | Sequence[str], *, tokens: int = 200, temperature: float = 0.7,
+        self, prompts: Prompts, *, tokens: int = 200, temperature: float = 0.7,
         top_k: int | None = None, top_p: float | None = None, stop: str | Sequence[str] = (),
         seed: int = 1,
     ) -> list[str]:
         """Continue every prompt and return the texts that follow them."""
-        prompts = prompt_texts(prompts)
-        texts = [""] * len(prompts)
+        asked = prompt_list(prompts)
+        texts = [""] * len(asked)
         for piece in self.generate(
-                prompts, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p,
+                asked, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p,
                 stop=stop, seed=seed):
             texts[piece.prompt] += piece.text
         return texts

@@ -31,8 +31,8 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.sampling import EXP_TABLE, Sampler
 from sterna.model.tokenizer import ASCII_VOCAB
-from sterna.model.tokens.bpe import WORD_PATTERN
-from sterna.model.tokens.tokenizer import BYTES, Tokenizer
+from sterna.model.tokens.bpe import WORD_PATTERN, BytePairTokenizer
+from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer, Tokenizer
 
 __all__ = ["CHECK_PROMPT", "WEB_RUNTIME", "WEB_RUNTIME_VERSION", "WebRuntimeError",
            "record_reference", "runtime_cache", "runtime_files", "write_page"]
@@ -55,6 +55,7 @@ WEB_RUNTIME = {
 """SHA-256 of the files that are taken from the package's folder ``dist``."""
 _PACKAGE = f"onnxruntime-web@{WEB_RUNTIME_VERSION}"
 _NPM_SECONDS = 600
+_TOKENIZERS = (ByteTokenizer.kind, BytePairTokenizer.kind)      # those of text.js
 
 
 def write_page(
@@ -93,10 +94,10 @@ def write_page(
     form = one_of("form", form, Form)
     if not form.exact:
         raise ValueError(f"the page needs an exact form, got {form.value}")
-    if not ASCII_VOCAB <= model.vocab == model.tokenizer.vocab:
+    if model.tokenizer.kind not in _TOKENIZERS or model.vocab < ASCII_VOCAB:
         raise ValueError(
-            f"the page writes text: expected a vocabulary of at least {ASCII_VOCAB} tokens that "
-            f"its tokenizer spells, got {model.vocab} and {model.tokenizer.vocab}")
+            f"the page writes text: expected at least {ASCII_VOCAB} tokens, of bytes or byte "
+            f"pairs, got {model.vocab} of the kind {model.tokenizer.kind}")
     contents: dict[str, str | bytes] = {
         entry.name: entry.read_bytes() for entry in files("sterna.export.web.sources").iterdir()
         if entry.is_file() and not entry.name.endswith((".py", ".pyc"))}

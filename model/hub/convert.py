@@ -3,6 +3,7 @@ the model does with a text."""
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -17,8 +18,8 @@ from sterna.model.quantized.real import Matrix, run_real
 from sterna.model.quantized.records import Embedding, Project
 from sterna.model.tokenizer import contiguous_sequences
 from sterna.model.tokens.files import fitted
-from sterna.model.tokens.hub import HubTokenizer
-from sterna.model.tokens.tokenizer import BYTES, Tokenizer
+from sterna.model.tokens.hub import ForeignTokenizerError, HubTokenizer
+from sterna.model.tokens.tokenizer import BYTES, NUMBERS, Tokenizer, as_tokens
 
 __all__ = ["Published", "convert", "ternarize", "tokenizer_of"]
 
@@ -122,12 +123,13 @@ class Published:
 
 
 _EMBEDDING = "model.embeddings.weight"
+_RANDOM_TOKENS = 4096
 _GATES = {"c": "i", "f": "f", "g": "g"}
 """Names of the projections of a token mixer: ours, theirs."""
 
 
 def convert(
-    folder: HubFolder, text: str | bytes, *, tokenizer: Tokenizer,
+    folder: HubFolder, text: str | bytes | np.ndarray | None, *, tokenizer: Tokenizer,
     widths: Widths = WIDTHS["P24"], sequences: int = 16,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> QuantizedModel:
@@ -138,10 +140,10 @@ def convert(
     folder
         The checkpoint.
     text
-        Text or UTF-8 bytes to calibrate with: each format takes 1.5 times the largest value that it
-        gives.
+        Text, UTF-8 bytes or tokens to calibrate with: each format takes 1.5 times the largest value
+        that it gives. None for 4,096 random tokens.
     tokenizer
-        Of the model; its vocabulary must be just as large.
+        Of the model, which may have more tokens than it.
     widths
         Bits of each kind of value.
     sequences
@@ -152,13 +154,14 @@ def convert(
     Raises
     ------
     ValueError
-        If the folder cannot be used, the tokenizer has another vocabulary or does not give the text
-        back, the text has fewer than two tokens, or a value does not fit in its bits.
+        If the folder cannot be used, the tokenizer has more tokens or does not give the text back,
+        the text has fewer than two tokens, or a value does not fit in its bits.
     """
     published = Published(folder)
     shape, reals = published.shape, published.reals
     tokenizer = fitted(tokenizer, shape.vocab)
-    row = tokenizer.encode(text)
+    row = (np.random.default_rng(1).integers(shape.vocab, size=_RANDOM_TOKENS) if text is None
+           else as_tokens(text, tokenizer))
     parts = contiguous_sequences(row, max(1, min(sequences, row.size // 2)))
     begin = np.tile(np.array(tokenizer.begin, dtype=np.int64), (len(parts), 1))
     tokens = np.concatenate([begin, parts], axis=1)
@@ -196,22 +199,26 @@ def convert(
         made.vectors)
 
 
-def tokenizer_of(folder: HubFolder) -> Tokenizer:
-    """The tokenizer of a folder: its ``tokenizer.json``, or bytes if the vocabulary is of 256, or
-    the file's tokens are they.
+def tokenizer_of(
+    folder: HubFolder, warn: Callable[[str], None] = warnings.warn,
+) -> Tokenizer:
+    """The tokenizer of a folder: its ``tokenizer.json``, or bytes if the file's tokens are they.
 
-    Raises HubError if it has none, or one that cannot be used.
+    Without one, or with one that does not stand for bytes, the model has none: ``warn`` is told,
+    and texts are the numbers of tokens. Raises HubError if the file is damaged.
     """
     path = folder.path / "tokenizer.json"
+    without = "the model has no tokenizer, and its texts are numbers of tokens"
     if not path.is_file():
-        if folder.config.get("vocab_size") == BYTES.vocab:
-            return BYTES
-        raise HubError(f"{folder.path}: there is no {path.name}, which a vocabulary other than "
-                       f"bytes needs")
+        warn(f"{folder.path}: there is no {path.name}: {without}")
+        return NUMBERS
     ends = folder.config.get("eos_token_id")
     try:
-        found = HubTokenizer(path.read_text(encoding="utf-8"), ends)
+        found = HubTokenizer(path.read_text(encoding="utf-8-sig"), ends)
         return BYTES if (found.spellings, found.begin) == (BYTES.spellings, BYTES.begin) else found
+    except ForeignTokenizerError as error:
+        warn(f"{path}: {error}: {without}")
+        return NUMBERS
     except (OSError, ValueError) as error:
         raise HubError(f"{path}: {error}") from error
 

@@ -22,7 +22,7 @@ from sterna.model.quantized.records import (
 )
 from sterna.model.quantized.taps import Tap, ignore
 from sterna.model.tokenizer import contiguous_sequences
-from sterna.model.tokens.tokenizer import BYTES, Tokenizer, spelled_bytes
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer, as_tokens, spelled_bytes
 
 __all__ = ["Evaluation", "Steps", "evaluate", "evaluate_steps", "surprisal_bits"]
 
@@ -51,7 +51,7 @@ class Steps(Protocol):
 
 
 def evaluate(
-    model: QuantizedModel, text: str | bytes, *, sequences: int = 16,
+    model: QuantizedModel, text: str | bytes | np.ndarray, *, sequences: int = 16,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
     """Measure how well a quantised model predicts a text.
@@ -66,7 +66,8 @@ def evaluate(
     model
         The quantised model.
     text
-        Text or UTF-8 bytes.
+        Text, UTF-8 bytes, or tokens ``[tokens]``. Of a model without a tokenizer the figure is bits
+        per token.
     sequences
         Parts that run side by side; fewer are used if the text is short.
     progress
@@ -75,7 +76,7 @@ def evaluate(
     Raises
     ------
     ValueError
-        If the text has fewer than two tokens, or a byte that the model does not know.
+        If the text has fewer than two tokens, or a character that the tokenizer does not have.
     """
     steps = _Counting(model)
     found = evaluate_steps(
@@ -112,12 +113,12 @@ class _Counting(IntegerModel):
 
 
 def evaluate_steps(
-    model: Steps, text: str | bytes, *, frac: int, sequences: int = 16,
+    model: Steps, text: str | bytes | np.ndarray, *, frac: int, sequences: int = 16,
     progress: Callable[[int, int], None] = lambda done, total: None,
     tokenizer: Tokenizer = BYTES,
 ) -> Evaluation:
     """As :func:`evaluate`, for anything that steps; its logits have ``frac`` fraction bits."""
-    tokens = tokenizer.encode(text)
+    tokens = as_tokens(text, tokenizer)
     if tokens.size < 2:
         raise ValueError(
             f"a text to evaluate must have at least 2 tokens, got {tokens.size}")

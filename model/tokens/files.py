@@ -10,7 +10,7 @@ from sterna.model.files import write_atomically
 from sterna.model.tokenizer import VOCAB
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.hub import HubTokenizer
-from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer, Tokenizer
+from sterna.model.tokens.tokenizer import BYTES, NUMBERS, ByteTokenizer, Tokenizer, TokenNumbers
 
 __all__ = ["fitted", "load_tokenizer", "save_tokenizer", "tokenizer_from_json"]
 
@@ -19,8 +19,8 @@ def tokenizer_from_json(content: Any, vocab: int | None = None) -> Tokenizer:
     """The tokenizer that :meth:`Tokenizer.to_json` described, for a model of this vocabulary as
     :func:`fitted` makes it. Raises ValueError if the content describes none, or one for another."""
     tokenizer: Tokenizer
-    if content == BYTES.kind:
-        tokenizer = BYTES
+    if content in (BYTES.kind, NUMBERS.kind):
+        tokenizer = BYTES if content == BYTES.kind else NUMBERS
     elif isinstance(content, dict) and content.get("kind") == HubTokenizer.kind:
         tokenizer = HubTokenizer.from_json(content)
     else:
@@ -36,6 +36,8 @@ def fitted(tokenizer: Tokenizer, vocab: int) -> Tokenizer:
     """
     if isinstance(tokenizer, ByteTokenizer) and vocab < VOCAB:
         return ByteTokenizer(vocab)
+    if isinstance(tokenizer, TokenNumbers):
+        return TokenNumbers(vocab)
     if isinstance(tokenizer, HubTokenizer) and tokenizer.vocab != vocab:
         return HubTokenizer(tokenizer.text, tokenizer.end_of_text, vocab)
     if tokenizer.vocab != vocab:

@@ -14,7 +14,7 @@ from sterna.model.checks import check_fields, check_whole
 from sterna.model.tokenizer import utf8
 from sterna.model.tokens.tokenizer import check_tokens
 
-__all__ = ["HubTokenizer"]
+__all__ = ["ForeignTokenizerError", "HubTokenizer"]
 
 _FORMAT = "sterna tokenizer"
 _FIELDS = ("format", "version", "kind", "end_of_text", "json")
@@ -22,6 +22,10 @@ _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _RANDOM = ("dropout", "alpha", "nbest_size")
 """Parameters of a model in a file that let the same text have other tokens each time."""
+
+
+class ForeignTokenizerError(ValueError):
+    """A tokenizer whose tokens do not stand for bytes."""
 
 
 class HubTokenizer:
@@ -42,8 +46,10 @@ class HubTokenizer:
 
     Raises
     ------
+    ForeignTokenizerError
+        If the tokenizer is of another kind.
     ValueError
-        If the content is no tokenizer, or one of another kind, or has more tokens than the model.
+        If the content is no tokenizer, or has more tokens than the model.
     """
 
     kind = "hub"
@@ -64,7 +70,7 @@ class HubTokenizer:
             raise ValueError(f"not a tokenizer.json ({error})") from error
         self._kinds = set(re.findall(r'"type": "(\w+)"', json.dumps(content.get("decoder"))))
         if not self._kinds & {"ByteLevel", "Metaspace", "ByteFallback"}:
-            raise ValueError(
+            raise ForeignTokenizerError(
                 f"a tokenizer must be byte-level, or have tokens with {_SPACE} for a space; the "
                 f"decoder of this one is of {', '.join(sorted(self._kinds)) or 'no kind'}")
         self._tokenizer.encode_special_tokens = True        # text that reads like one is text

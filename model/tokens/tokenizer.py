@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +13,8 @@ import numpy as np
 from sterna.model.checks import check_whole
 from sterna.model.tokenizer import VOCAB, as_bytes, check_bytes, check_tokens, decode, encode
 
-__all__ = ["BYTES", "ByteTokenizer", "TextStream", "Tokenizer", "check_tokens", "spelled_bytes"]
+__all__ = ["BYTES", "NUMBERS", "ByteTokenizer", "TextStream", "TokenNumbers", "Tokenizer",
+           "as_tokens", "check_tokens", "spelled_bytes"]
 
 
 class Tokenizer(Protocol):
@@ -66,8 +68,25 @@ class Tokenizer(Protocol):
         """A hash that tells tokenizers apart, in hexadecimal."""
 
 
+def as_tokens(text: str | bytes | Sequence[int] | np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+    """The tokens of a text, int64 ``[tokens]``; or what are tokens, once they are checked.
+
+    Raises ValueError if the tokenizer does not have the text, or they are not whole numbers of its
+    vocabulary.
+    """
+    if isinstance(text, (str, bytes, bytearray)):
+        return tokenizer.encode(bytes(text) if isinstance(text, bytearray) else text)
+    tokens = np.asarray(text)
+    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+        raise ValueError(f"expected a text, or whole numbers [tokens], got {text!r}")
+    return check_tokens(tokens, tokenizer.vocab)
+
+
 def spelled_bytes(tokenizer: Tokenizer, tokens: np.ndarray) -> int:
-    """How many bytes tokens spell: what their bits are divided by to be bits per byte."""
+    """How many bytes tokens spell: what their bits are divided by to be bits per byte. Without a
+    tokenizer each counts as one."""
+    if tokenizer.kind == NUMBERS.kind:
+        return tokens.size
     lengths = np.array([len(spelling) for spelling in tokenizer.spellings])
     return int(lengths[tokens].sum())
 
@@ -114,6 +133,57 @@ class ByteTokenizer:
 
 BYTES = ByteTokenizer()
 """Tokens for any text, one for each byte."""
+
+
+class TokenNumbers:
+    """What a model without a tokenizer has: its tokens are written as their numbers.
+
+    >>> TokenNumbers(20).encode(" 3 17").tolist(), TokenNumbers(20).decode([3, 17])
+    ([3, 17], ' 3 17')
+    """
+
+    kind = "numbers"
+    begin: tuple[int, ...] = ()
+    end_of_text: int | None = None
+
+    def __init__(self, vocab: int) -> None:
+        self.vocab = vocab
+
+    @cached_property
+    def spellings(self) -> tuple[bytes, ...]:
+        """The number of every token after a space."""
+        return tuple(f" {token}".encode() for token in range(self.vocab))
+
+    def encode(self, text: str | bytes) -> np.ndarray:
+        """The tokens whose numbers the text holds, int64 ``[tokens]``."""
+        words = as_bytes(text).split()
+        for word in words:
+            if not word.isdigit():
+                raise ValueError(
+                    f"the model has no tokenizer: expected numbers of tokens, such as '3 17', got "
+                    f"{word.decode(errors='replace')!r}")
+        return check_tokens([int(word) for word in words], self.vocab)
+
+    def decode(self, tokens: np.ndarray | list[int]) -> str:
+        """The numbers, each after a space."""
+        return "".join(f" {token}" for token in check_tokens(tokens, self.vocab))
+
+    def last_cut(self, text: bytes) -> int:
+        """The last space."""
+        return text.rfind(b" ") + 1
+
+    def to_json(self) -> str:
+        """``numbers``; how many of them there are, the shape of the model says."""
+        return self.kind
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the kind and the size of the vocabulary."""
+        return hashlib.sha256(f"{self.kind} {self.vocab}".encode()).hexdigest()
+
+
+NUMBERS = TokenNumbers(2)
+"""For a model without a tokenizer; :func:`sterna.model.tokens.files.fitted` gives it the size."""
 
 
 class TextStream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 import time
@@ -23,6 +24,8 @@ def entry_point() -> None:
     """Run the command line of this process and leave with its exit code."""
     started = time.monotonic()
     watch_for_ctrl_c()
+    if isinstance(sys.stdout, io.TextIOWrapper):    # else a sign that a code page lacks ends it all
+        sys.stdout.reconfigure(errors="replace")
     arguments = sys.argv[1:]
     try:
         from sterna.cli.main import main

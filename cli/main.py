@@ -18,6 +18,7 @@ from sterna.hw.emit.tools import MissingToolError, YosysError
 from sterna.hw.flow.place_route import PlaceRouteError
 from sterna.hw.testbench.job import SimulationError
 from sterna.model.extras import install_command
+from sterna.model.tokenizer import as_bytes
 
 __all__ = ["GUIDE", "app", "main"]
 
@@ -89,6 +90,8 @@ def main(arguments: Sequence[str]) -> int:
     Errors that a user can mend become a message. ``STERNA_DEBUG=1`` shows the traceback.
     """
     try:
+        for argument in arguments:
+            as_bytes(argument, f"the argument {argument!r}")
         code = app(args=list(arguments), prog_name="sterna", standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED

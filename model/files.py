@@ -73,8 +73,8 @@ def _write(path: Path, raw: bytes) -> None:
 
 
 def read_text(path: str | Path, *, at_least: int = 2) -> bytes:
-    """Read a UTF-8 text file, as bytes; ValueError if it cannot be, or has fewer than
-    ``at_least``."""
+    """Read a UTF-8 text file, as bytes without a byte-order mark; ValueError if it cannot be, or
+    has fewer than ``at_least``."""
     path = Path(path)
     try:
         data = path.read_bytes()
@@ -83,6 +83,7 @@ def read_text(path: str | Path, *, at_least: int = 2) -> bytes:
     for _ in utf8_blocks(path, (data[start:start + _PIECE_BYTES]
                                 for start in range(0, len(data), _PIECE_BYTES))):
         pass    # at once a large text would take up to four times its size
+    data = data.removeprefix(codecs.BOM_UTF8)
     if len(data) < at_least:
         raise ValueError(
             f"{path}: the text must have at least {at_least} bytes, got {len(data)}")

@@ -28,15 +28,15 @@ def encode(text: str | bytes) -> np.ndarray:
     return np.frombuffer(as_bytes(text), dtype=np.uint8).astype(np.int64)
 
 
-def as_bytes(text: str | bytes) -> bytes:
+def as_bytes(text: str | bytes, name: str = "the text") -> bytes:
     """A text as UTF-8, bytes as they are. Raises ValueError for anything else, and for a text with
-    half of a character, which UTF-8 does not have."""
+    half of a character, which UTF-8 does not have; there ``name`` is what it is called."""
     if not isinstance(text, (str, bytes, bytearray)):   # bytes(5) would be five NULs
         raise ValueError(f"text must be str or bytes, got {type(text).__name__} {text!r}")
     try:
         return text.encode() if isinstance(text, str) else bytes(text)
     except UnicodeEncodeError as error:
-        raise ValueError(f"the text is not UTF-8: character {error.start} of it is "
+        raise ValueError(f"{name} is not UTF-8: character {error.start} of it is "
                          f"{text[error.start]!r}, half of a character") from None
 
 

@@ -260,7 +260,8 @@ BAD_INPUT = [
     ("generate m.onnx", "m.onnx: cannot read the ONNX file"),
     ("generate micro --prompt ä", "the text has 'ä'"),
     ("generate tiny --prompt 'a\udcff'",     # the bytes 61 ff
-     "--prompt 'a\\udcff': the text is not UTF-8"),
+     "the argument 'a\\udcff' is not UTF-8: character 1 of it"),
+    ("export tiny -o 'a\udcff.onnx'", "the argument 'a\\udcff.onnx' is not UTF-8"),
     ("generate micro --prompt ok --prompt héllo --tokens 3", UNKNOWN_CHARACTER),
     ("simulate micro --prompt ok --prompt héllo --unit core", UNKNOWN_CHARACTER),
     ("chat micro --prompt ok --prompt héllo --board icebreaker --port sim", UNKNOWN_CHARACTER),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -78,6 +79,23 @@ def test_the_time_of_a_command_is_told_where_no_result_is(
     assert done.returncode == code
     assert re.fullmatch(told, done.stderr)
     assert "took" not in done.stdout
+
+
+@pytest.mark.parametrize(("encoding", "command", "shown"), [
+    ("cp1252", "report tiny", "cycles per token"),
+    ("ascii", "generate tiny --prompt 'gr\u00f6\u00dfer \u2602' --tokens 1", "gr??er ?")])
+def test_signs_that_an_output_lacks_are_replaced(encoding: str, command: str, shown: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sterna.cli", *shlex.split(command)], capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding}, check=False)
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stdout.decode(encoding)
+
+
+def test_a_terminal_without_a_width_gets_a_table(capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    Table("sizes", ("part", "bits"), [("weights", 1769472)]).print()
+    assert "1,769,472" in capsys.readouterr().out
 
 
 def test_with_standard_error_closed_nothing_is_told_among_the_results(

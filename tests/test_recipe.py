@@ -194,15 +194,17 @@ def test_settings_that_make_no_sense_are_refused(
 def test_a_recipe_file_gives_settings_and_the_command_line_others_in_their_place(
         tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "small.toml"
-    file.write_text('d = 16\nlayers = 1\ndff = 16\nlr = 0.5\norder = "epoch"\nmixer = "hgrn2"\n'
-                    "threads = 3\nheldout_bytes = 300\n")
+    # With a byte-order mark, as tools on Windows write it.
+    file.write_text('\ufeffd = 16\nlayers = 1\ndff = 16\nlr = 0.5\norder = "epoch"\n'
+                    'mixer = "hgrn2"\nthreads = 3\nheldout_bytes = 300\n')
     code, _, _ = run_sterna(
-        capsys, "train", "--recipe", file, "--set", "lr=0.25", "--mixer", "lru", "--threads", 1,
-        "--steps", 0, "--quiet", "-o", tmp_path / "run")
+        capsys, "train", "--recipe", file, "--set", "lr=0.25", "--set", "beta1=0", "--mixer", "lru",
+        "--threads", 1, "--steps", 0, "--quiet", "-o", tmp_path / "run")
     assert code == 0
     found = load_checkpoint(tmp_path / "run")
     assert (found.config.d, found.config.mixer) == (16, "lru")
     assert (found.recipe["lr"], found.recipe["order"]) == (0.25, "epoch")
+    assert repr(found.recipe["beta1"]) == "0.0"
     for content, message in (
         ("lr = ", "small.toml: Invalid value"), ("rate = 1", "small.toml: there is no setting"),
         (None, "small.toml: cannot read"),

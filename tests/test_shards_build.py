@@ -166,6 +166,19 @@ def test_files_are_the_same_whatever_the_blocks_and_processes(tmp_path: Path) ->
     assert len(first) > 6
 
 
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    """Windows tools write one, before a text and before lines of JSON."""
+    plain, judge = tmp_path / "in.txt", tmp_path / "judge.txt"
+    for path in (plain, judge):
+        path.write_text("\ufeffno mark", encoding="utf-8")
+    packed, lines = tmp_path / "in.txt.gz", tmp_path / "in.jsonl"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    lines.write_text('\ufeff{"text": "no mark"}\n', encoding="utf-8")
+    for source in (plain, packed, lines):
+        built(str(source), tmp_path / "out", heldout_file=judge, overwrite=True)
+        assert texts_of(tmp_path / "out") == ("no mark", "no mark")
+
+
 def test_a_fault_in_another_process_is_told(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.jsonl", ["fine", "größer"])
     with pytest.raises(ValueError, match=r"in.jsonl, line 2: .*byte 195 at offset 2"):

@@ -171,6 +171,12 @@ def test_a_wrong_tokenizer_file_is_refused(tmp_path: Path, change: object, messa
     assert str(path) in str(caught.value)
 
 
+def test_a_byte_order_mark_before_a_tokenizer_is_skipped(tmp_path: Path) -> None:
+    path = save_tokenizer(TRAINED, tmp_path / "t.json")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_tokenizer(path).sha256 == TRAINED.sha256
+
+
 def test_a_tokenizer_belongs_to_a_vocabulary(tmp_path: Path) -> None:
     assert tokenizer_from_json("bytes", 128).vocab == 128
     assert tokenizer_from_json(TRAINED.to_json(), 700).sha256 == TRAINED.sha256

@@ -23,6 +23,7 @@ from rich.progress import (
 
 __all__ = ["Stages", "out", "print_files", "print_json", "printer", "progress_bar", "say", "write"]
 
+_WIDTH = 80
 _MOMENT_S = 1.0
 """Seconds below which nobody is told how long a quick stage took."""
 _REPEAT_S = 10.0
@@ -31,7 +32,10 @@ _REPEAT_S = 10.0
 
 def printer(**options: Any) -> Console:
     """A console that takes nothing as markup: names, prompts and texts are a user's."""
-    return Console(highlight=False, markup=False, emoji=False, **options)
+    console = Console(highlight=False, markup=False, emoji=False, **options)
+    if not console.width:       # COLUMNS is 0, or a terminal says so of itself
+        console.width = _WIDTH
+    return console
 
 
 out = printer(soft_wrap=True)

@@ -116,7 +116,7 @@ class HubFolder:
     def _json(self, name: str) -> dict[str, Any]:
         path = self.path / name
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8-sig"))
             if not isinstance(content, dict):
                 raise ValueError("not a JSON object")
         except (OSError, ValueError, RecursionError) as error:

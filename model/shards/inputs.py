@@ -6,6 +6,7 @@ data set of Hugging Face (read with datasets). Both packages are optional, and i
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
@@ -254,10 +255,13 @@ def read_documents(
 
 def _text(source: InputFile, meter: Meter, spool: Path) -> Iterator[Document]:
     with _opened(source, meter) as file:
-        if source.size and not source.gzipped:
+        head = file.read(len(codecs.BOM_UTF8))
+        if source.size and not source.gzipped and head != codecs.BOM_UTF8:
+            file.seek(0)
             yield Document(source.label, file, source.size)
             return
         with tempfile.TemporaryFile(dir=spool) as copy:
+            copy.write(head.removeprefix(codecs.BOM_UTF8))
             shutil.copyfileobj(file, copy, 1 << 20)
             size = copy.tell()
             if size:
@@ -293,7 +297,7 @@ def _texts(source: InputFile, column: str, meter: Meter) -> Iterator[tuple[str, 
 def _field(name: str, line: bytes, column: str) -> str | None:
     """The text of one line of JSON."""
     try:
-        row = json.loads(line.decode())
+        row = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ValueError(f"{name}: not UTF-8 text (byte 0x{line[error.start]:02x})") from error
     except (ValueError, RecursionError) as error:

@@ -58,7 +58,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     Raises ValueError if it cannot be read or holds something else; the message names the file.
     """
     try:
-        return tokenizer_from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        return tokenizer_from_json(json.loads(Path(path).read_text(encoding="utf-8-sig")))
     except OSError as error:
         raise ValueError(
             f"{path}: cannot read the tokenizer ({error.strerror or error})") from error

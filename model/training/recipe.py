@@ -233,8 +233,7 @@ class TrainSettings:
         >>> TrainSettings.of(ModelConfig.named("tiny"), {"d": 64, "lr": 0.02}).recipe.lr
         0.02
         """
-        for name, value in given.items():
-            _check(name, value)
+        given = {name: _checked(name, value) for name, value in given.items()}
 
         def of(kind: type) -> dict[str, Any]:
             return {each.name: given[each.name] for each in fields(kind) if each.name in given}
@@ -247,7 +246,8 @@ class TrainSettings:
                    Recording(**of(Recording), command=command))
 
 
-def _check(name: str, value: object) -> None:
+def _checked(name: str, value: Any) -> Any:
+    """A value of the type of its setting, for which a whole number is a number, too."""
     if name not in SETTINGS:
         near = difflib.get_close_matches(name, SETTINGS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -257,6 +257,7 @@ def _check(name: str, value: object) -> None:
     if type(value) not in kinds and not (float in kinds and type(value) is int):
         words = " or ".join(_WORDS[each] for each in kinds if each in _WORDS)
         raise ValueError(f"{name} must be {words}, got {value!r}")
+    return value if type(value) in kinds else float(value)
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -280,7 +281,7 @@ def read_settings(path: str | Path) -> dict[str, Any]:
     try:
         found = tomllib.loads(read_text(path, at_least=0).decode())
         for name, value in found.items():
-            _check(name, value)
+            _checked(name, value)
     except ValueError as error:
         said = str(error)
         raise ValueError(said if str(path) in said else f"{path}: {said}") from error

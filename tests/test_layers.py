@@ -124,6 +124,18 @@ def _square(n: int) -> np.ndarray:
     return np.eye(n, dtype=int)
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float64", "int8"])
+def test_tensors_of_torch_are_taken_as_weights(kind):
+    torch = pytest.importorskip("torch")
+    weight = torch.tensor([[1, 0, -1], [0, 0, 1]], dtype=getattr(torch, kind),
+                          requires_grad=kind != "int8")
+    bias = torch.tensor([0.5, -2.0], dtype=torch.bfloat16, requires_grad=True)
+    made = TernaryMatrix(weight, 0.5, bias)
+    assert (made.weight.tolist(), made.bias.tolist()) == ([[1, 0, -1], [0, 0, 1]], [0.5, -2.0])
+    assert TernaryMatrix.from_float(weight * 3).scale == 3.0
+    assert MatrixLayer.of(weight)(np.array([5, 7, -128])).tolist() == [133, -128]
+
+
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: TernaryMatrix([[1, 2]]), "every weight must be -1, 0 or 1, got 2 in row 0, column 1"),
     (lambda: TernaryMatrix([1, 0]), r"weight must be a matrix \[rows, columns\], got shape \(2,\)"),

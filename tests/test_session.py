@@ -80,6 +80,27 @@ def test_options_of_onnxruntime_can_be_given(model):
 # Text ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("one_token", [False, True], ids=["any", "one token"])
+@pytest.mark.parametrize("sizes", [{"batch": 1}, {"batch": 3}, {"batch": 1, "length": 1}], ids=str)
+@pytest.mark.parametrize("form", Form, ids=lambda form: form.value)
+def test_a_session_runs_and_tests_within_fixed_sizes(model, form, sizes, one_token):
+    """As compilers for a device want them: fixed by an option here, or by a tool in the file."""
+    def fixed(**sizes: int) -> Session:
+        options = onnxruntime.SessionOptions()
+        for name, size in sizes.items():
+            options.add_free_dimension_override_by_name(name, size)
+        return Session(build(model, form, one_token=one_token), options=options, allow_slow=True)
+    session, free = fixed(**sizes), fixed()
+    tokens = np.arange(10 * sizes["batch"]).reshape(-1, 10)
+    for one, other in zip(session.run(tokens), free.run(tokens), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(ValueError, match=f"is fixed to {sizes['batch']}, got 2"):
+        session.run(tokens[[0, 0]])
+    if not one_token:
+        with pytest.raises(ValueError, match="16 tokens a call are fixed"):
+            fixed(length=16)
+
+
 def test_text_is_what_reference_and_sampler_draw(model, session):
     reference, sampler = IntegerModel(model), Sampler(temperature=0.7, seed=5)
     logits, state = reference.run(encode("ab")[None])

@@ -18,6 +18,7 @@ import torch
 from scipy.stats import entropy
 from study_parts import OWN, own_mixer
 
+from sterna.cli.study import mixers
 from sterna.cli.study.run import settings_text
 from sterna.cli.study.tables import findings, study_tables
 from sterna.model.config import ModelConfig
@@ -306,6 +307,15 @@ def test_every_mixer_has_tasks_and_rows_to_compare_with_are_swept_in_all():
     assert len(default_entries(tasks, quick=True)) < len(entries) / 2
     swept = {(find_row(name).weights, task) for name in SWEPT_ROWS for task in entries[name]}
     assert swept == {(weights, task.name) for weights in ("ternary", "float") for task in tasks}
+
+
+def test_without_scikit_learn_the_digits_are_left_out(monkeypatch, capsys):
+    asked = {"budget": 1.0, "d": 64, "window": None, "text": None}
+    assert [task.name for task in mixers._tasks(None, **asked)] == ["text", "recall", "digits"]
+    monkeypatch.setattr(mixers, "find_spec", lambda name: None)
+    assert [task.name for task in mixers._tasks(None, **asked)] == ["text", "recall"]
+    assert "without digits" in capsys.readouterr().err
+    assert [task.name for task in mixers._tasks(["digits"], **asked)] == ["digits"]
 
 
 def test_all_rows_train_on_the_same_tokens_in_the_same_arithmetic():

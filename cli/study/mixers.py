@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import difflib
 import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sterna.cli.terminal.console import Stages, out, print_json
+from sterna.cli.terminal.console import Stages, out, print_json, say
 from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, choose
 from sterna.cli.terminal.tables import Table
 from sterna.model.checks import check_whole
 from sterna.model.config import WEIGHTS
+from sterna.model.extras import install_command
 
 if TYPE_CHECKING:
     from sterna.model.study.rows import Row
@@ -107,6 +109,10 @@ def _tasks(
     if window is not None:
         check_whole("--window", window, 1)
     names = list(dict.fromkeys(choose("--task", name, _TASKS) for name in asked or _TASKS))
+    if not asked and find_spec("sklearn") is None:
+        names.remove("digits")
+        say(f"without digits, which mixers that are not causal are compared on: for them, "
+            f"{install_command('compare')}")
     for name, value in (("--text", text), ("--window", window)):
         if value is not None and "text" not in names:
             raise ValueError(f"{name} is for the task text: leave it out, or ask for that task")

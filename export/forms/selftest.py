@@ -35,6 +35,9 @@ _FLOAT_DECIBELS = 25.0
 class Runner(Protocol):
     """A graph under a runtime."""
 
+    batch: int | None
+    """Sequences of every call, where their number is fixed."""
+
     def run(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Run tokens ``[batch, length]``; all logits and the last state."""
 
@@ -106,12 +109,15 @@ def check_self_test(proto: onnx.ModelProto, info: GraphInfo, graph: Runner) -> N
     except (KeyError, TypeError, ValueError) as error:
         raise OnnxFileError(f"the test in the file is damaged ({error})") from error
     try:
-        logits, state = graph.run(tokens)
-        last, state_last = graph.prefill(tokens)
-        rows, state_alone = [], graph.start(1)
-        for token in tokens[0]:
-            row, state_alone = graph.step(np.array([token]), state_alone)
-            rows.append(row)
+        calls = _in_calls(len(tokens), graph.batch)
+        logits, state = _joined([graph.run(tokens[call]) for call in calls])
+        last, state_last = _joined([graph.prefill(tokens[call]) for call in calls])
+        first = np.repeat(tokens[:1], graph.batch or 1, axis=0)
+        rows, state_alone = [], graph.start(len(first))
+        for token in first.T:
+            row, state_alone = graph.step(token, state_alone)
+            rows.append(row[:1])
+        state_alone = state_alone[:, :1]
     except Exception as error:  # onnxruntime raises classes of its own, all from Exception
         reason = " ".join(str(error).split())[:300]
         raise SelfTestError(f"the test in the file did not run ({reason})") from error
@@ -129,6 +135,18 @@ def check_self_test(proto: onnx.ModelProto, info: GraphInfo, graph: Runner) -> N
         raise SelfTestError(
             "one token a call, or the last logits alone, does not give the integers that a whole "
             "row gives, in the test that the file carries")
+
+
+def _in_calls(count: int, batch: int | None) -> list[np.ndarray]:
+    """Which sequences each call takes: all at once, or as many as is fixed, some once more."""
+    size = batch or count
+    return [*np.resize(np.arange(count), (-(-count // size), size))]
+
+
+def _joined(calls: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Logits and state of the test's sequences, of one call or several."""
+    logits, states = zip(*calls, strict=True)
+    return np.concatenate(logits)[:_BATCH], np.concatenate(states, axis=1)[:, :_BATCH]
 
 
 def _check_close(expected: np.ndarray, logits: np.ndarray) -> None:

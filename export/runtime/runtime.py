@@ -210,7 +210,14 @@ class OnnxModel:
             file.proto, None if taps is None else [tap for tap in taps if tap != "logits"])
         self._session = open_session(replace(file, proto=proto), threads, ops, options)
         self._taps = [each.name for each in self._session.get_outputs()][2:]
-        self._most = 1 if self.info.one_token else _CHUNK
+        # Numbers where options, or the file, fix an axis; names where it is free.
+        batch, length = self._session.get_inputs()[0].shape
+        self.batch: int | None = batch if isinstance(batch, int) else None
+        """Sequences of every call, where their number is fixed."""
+        if length not in (1, "length"):
+            raise OnnxFileError(
+                f"{file.name}: {length} tokens a call are fixed: free their number, or fix it to 1")
+        self._most = 1 if length == 1 else _CHUNK
 
     def start(self, batch: int = 1) -> np.ndarray:
         """The state at the start of a sequence: zeros ``[layers, batch, d]``, int32; float32
@@ -258,6 +265,8 @@ class OnnxModel:
     ) -> _Advance:
         """The logits and the state after each call."""
         tokens = token_array(tokens, ["batch", "length"], self.info.vocab)
+        if self.batch not in (None, len(tokens)):
+            raise ValueError(f"the number of sequences is fixed to {self.batch}, got {len(tokens)}")
         state = self.start(len(tokens)) if state is None else state
         feeds = {} if self.info.one_token else {"logits_from": np.array([logits_from])}
         for first in range(0, tokens.shape[1], self._most):

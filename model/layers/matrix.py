@@ -50,7 +50,7 @@ class TernaryMatrix:
 
     def __post_init__(self) -> None:
         try:
-            weight = np.asarray(self.weight)
+            weight = _array(self.weight)
         except ValueError:
             raise ValueError("weight must be a matrix: its rows differ in length") from None
         if weight.dtype.kind not in "biuf":
@@ -70,7 +70,7 @@ class TernaryMatrix:
         object.__setattr__(self, "scale", scale)
         if self.bias is not None:
             try:
-                bias = np.array(self.bias, dtype=np.float64)
+                bias = np.array(_array(self.bias), dtype=np.float64)
             except (TypeError, ValueError):
                 raise ValueError(f"bias must be real numbers, got {self.bias!r:.60}") from None
             if bias.shape != weight.shape[:1]:
@@ -99,7 +99,7 @@ class TernaryMatrix:
         >>> TernaryMatrix.from_float([[0.25, 0.0, -0.25]]).scale
         0.25
         """
-        values = np.asarray(weights, dtype=np.float64)
+        values = np.asarray(_array(weights), dtype=np.float64)
         if not np.isfinite(values).all():
             raise ValueError("every weight must be finite")
         magnitude = np.abs(values)
@@ -125,6 +125,14 @@ class TernaryMatrix:
     def columns(self) -> int:
         """Number of inputs."""
         return int(self.weight.shape[1])
+
+
+def _array(values: Any) -> np.ndarray:
+    """Numbers as an array; tensors of torch, which NumPy refuses in bfloat16, with a gradient or of
+    a GPU, as float64."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().double()
+    return np.asarray(values)
 
 
 Ternary: TypeAlias = TernaryMatrix | np.ndarray

@@ -202,8 +202,7 @@ class QuantizedModel:
         if own is None:
             raise ValueError(
                 "a model of another architecture than Sterna's own, such as hgrn_bit of a "
-                "converted checkpoint, has no gateware, no web page, and no ONNX forms but exact "
-                "and traced")
+                "converted checkpoint, has no gateware, no web page, and no ONNX form but exact")
         return own
 
     def to_bytes(self) -> bytes:

@@ -12,13 +12,15 @@ from amaranth.lib import wiring
 
 from sterna.hw.core.core_product import CORE
 from sterna.hw.core.registers import Bus
-from sterna.hw.core.registers_product import register_design
+from sterna.hw.core.registers_product import REGISTERS_MODULE, register_design
 from sterna.hw.emit.folder import EmittedUnit, emit_component
+from sterna.hw.emit.names import check_name
 from sterna.hw.parts.skid import Registered
 from sterna.hw.units.glu_product import GLU
 from sterna.hw.units.mac.mac_product import MAC
 from sterna.hw.units.mlgru_product import MLGRU
 from sterna.hw.units.spec import UnitSpec
+from sterna.model.checks import one_of
 from sterna.model.folder import check_replaceable
 from sterna.model.quantized import QuantizedModel
 
@@ -51,7 +53,7 @@ def unit_named(name: str) -> UnitSpec:
 
 def emit_verilog(
     model: QuantizedModel, unit: str, out_dir: str | Path, *, axis: bool = False,
-    bus: Bus | None = None, registered: bool = False, **sizes: Any,
+    bus: Bus | str | None = None, registered: bool = False, name: str | None = None, **sizes: Any,
 ) -> EmittedUnit:
     """Emit one unit for a model.
 
@@ -66,11 +68,14 @@ def emit_verilog(
     axis
         Write a wrapper with AXI4-Stream ports, too: ``<module>_axis.v``.
     bus
-        Put the core behind registers on this bus; see
+        Put the core behind registers on this bus, ``axi4-lite`` or ``wishbone``; see
         :class:`~sterna.hw.core.registers.RegisterCore`.
     registered
         Put registers between the unit and its ports; see
         :class:`~sterna.hw.parts.skid.Registered`.
+    name
+        Name of the module, None for the unit's own. Modules within it begin with it, so that units
+        of two names stand in one design.
     sizes
         Sizes of the unit: those that :attr:`sterna.hw.units.spec.UnitSpec.sizes` lists.
 
@@ -83,6 +88,8 @@ def emit_verilog(
         If the folder cannot be written.
     """
     spec = unit_named(unit)
+    if name is not None:
+        check_name(name)
     check_replaceable(Path(out_dir))
     params = spec.params_for(model, sizes)
     if bus is None:
@@ -90,7 +97,10 @@ def emit_verilog(
     elif spec is not CORE or axis or registered:
         raise ValueError("--bus is for --unit core, without --axis or --registered")
     else:
-        design = register_design(model, params, bus)
+        design = register_design(
+            model, params, one_of("bus", bus, Bus), name or REGISTERS_MODULE)
+    if name is not None:
+        design = replace(design, module=name)
     if registered:
         design = replace(design, component=Registered(design.component),
                          sections=f"{_REGISTERED}\n{design.sections}")

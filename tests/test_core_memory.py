@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -106,11 +107,11 @@ def test_one_verilog_runs_every_model_within_its_limits(tmp_path: Path) -> None:
         (3, 1, 2, 256)))]   # nothing for the second cluster: its weights are zeros
     params = CoreParams(Limits.of(*models), sequences=2, **SMALL)
     cores = [verilog_files(Core(build_image(model, params)), "core") for model in models]
-    assert len({files["core.v"] for files in cores}) == 1
+    # But for the names of the files of their contents.
+    assert len({re.sub(r"_[0-9a-f]{8}\.mem", ".mem", files["core.v"]) for files in cores}) == 1
     other = random_hgrn_bit(HgrnBitShape(d=12, layers=1, dff=20, vocab=40), WIDTHS["S16"])
     with pytest.raises(ValueError, match="such as hgrn_bit of a converted checkpoint"):
         build_image(other, params)
-    assert all(set(files) == set(cores[0]) for files in cores)
     for number, (model, files) in enumerate(zip(models, cores, strict=True)):
         folder = tmp_path / str(number)
         folder.mkdir()

@@ -21,7 +21,7 @@ from sterna.hw.core.core_params import CoreParams, Limits
 from sterna.hw.core.image_reader import ImageStatus
 from sterna.hw.core.linear_image import ImageHeader, format_digest, pack_image
 from sterna.hw.core.registers import Bus
-from sterna.hw.core.registers_product import register_design
+from sterna.hw.core.registers_product import REGISTERS_MODULE, register_design
 from sterna.hw.core.request import Request
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.emit.tools import verilator_environment
@@ -65,7 +65,7 @@ def test_a_host_writes_texts_of_two_models(bus, port, simulator, tmp_path):
     limits = Limits.of(*MODELS)
     params = CoreParams(limits, **SMALL, sequences=2, port_bits=port)
     done = emit_component(
-        MODELS[0], register_design(MODELS[0], params, bus), tmp_path / "core")
+        MODELS[0], register_design(MODELS[0], params, bus, REGISTERS_MODULE), tmp_path / "core")
     lint = subprocess.run(
         ["verilator", "--lint-only", "--quiet", "-Wall", "--top-module", done.module, "sterna.vlt",
          "-f", "filelist.f"], cwd=done.folder, env=verilator_environment(), capture_output=True,

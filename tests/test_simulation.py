@@ -14,7 +14,6 @@ from wave_names import declared_signals, shown_signals
 from sterna.cli.main import main
 from sterna.hw import catalog
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.core_product import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.job import (
     Job,
@@ -44,7 +43,7 @@ needs_quick = pytest.mark.needs("iverilog")
 TOKENS = encode(bundled_heldout())
 FEW = np.array([5, 64, 0, 5, 17, 33])
 SMALL_MODEL = random_model(SMALL, S16, seed=5)
-MLGRU = EmittedUnit(Path("mlgru"), "mlgru_unit", None, {})
+MLGRU = EmittedUnit(Path("mlgru"), "mlgru_unit", None, {"unit": "mlgru"})
 
 
 def sizes(unit: str) -> dict[str, int]:
@@ -232,7 +231,8 @@ def test_a_unit_is_not_asked_for_nonsense(unit, tokens, options, message):
     ([[1]], 2, {"simulator": "vcs"}, "simulator must be one of verilator, icarus, got 'vcs'"),
     ([[1]], 2, {"sequences": 2}, "sequences is no size to give here: it follows from the pr"),
     ([[1]], 2, {"trace": True}, "trace is no size to give here: it follows from the engine"),
-    ([[1]], 1, {"emitted": EmittedUnit(Path("core"), CORE.module, None, {}), "rows": 2, "cols": 8},
+    ([[1]], 1, {"emitted": EmittedUnit(Path("core"), "my_core", None, {"unit": "core"}), "rows": 2,
+                "cols": 8},
      "rows, cols cannot be given with emitted"),
     ([[1.5]], 2, {}, "a token of a prompt must be a whole number from 0, got 1.5"),
     ([[256]], 2, {}, "a request has token 256, the model knows 0 to 255"),

@@ -82,6 +82,8 @@ def verilog(
         help="core: put it behind registers on this bus, axi4-lite or wishbone.")] = None,
     registered: Annotated[bool, typer.Option(
         "--registered", help="Put registers between the unit and its ports.")] = False,
+    name: Annotated[str | None, typer.Option(
+        help="Name of the module. Default: the unit's own.")] = None,
     quiet: QuietOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
 ) -> int:
@@ -98,7 +100,7 @@ def verilog(
     with Stages(quiet) as stage:
         stage("emit the Verilog", quick=True)
         emitted = emit_verilog(load_model(model), unit, output, axis=axis, bus=chosen,
-                               registered=registered, **sizes)
+                               registered=registered, name=name, **sizes)
     if as_json:
         print_json(emitted.manifest)
     else:

@@ -17,8 +17,10 @@ __all__ = ["REGISTERS_MODULE", "register_design"]
 REGISTERS_MODULE = "matmul_free_core_bus"
 
 
-def register_design(model: QuantizedModel, params: CoreParams, bus: Bus) -> UnitDesign:
-    """Design a core behind registers, and what its folder says of them.
+def register_design(
+    model: QuantizedModel, params: CoreParams, bus: Bus, name: str,
+) -> UnitDesign:
+    """Design a core behind registers, and what its folder says of them; ``name`` is the module's.
 
     ValueError if the core has a trace, or a port that no AXI4 bus has.
     """
@@ -29,14 +31,14 @@ def register_design(model: QuantizedModel, params: CoreParams, bus: Bus) -> Unit
     core = core_design(model, params)
     component = RegisterCore(core.component, bus)
     return replace(
-        core, component=component, module=REGISTERS_MODULE,
+        core, component=component, module=name,
         summary=f"{core.summary} Behind registers on {_BUS_NAMES[bus]}.",
-        sections=_sections(component),
+        sections=_sections(component, name),
         extra={**core.extra, "bus": bus.value, "registers": [
             {"name": each.name, "offset": offset, "bits": each.bits, "access": each.access,
              "meaning": each.meaning} for offset, each in _places(component.registers)]},
-        extra_files={**core.extra_files, f"{REGISTERS_MODULE}.h": _header(component.registers),
-                     f"{REGISTERS_MODULE}.vh": _verilog_header(component.registers)})
+        extra_files={**core.extra_files, f"{name}.h": _header(component.registers, name),
+                     f"{name}.vh": _verilog_header(component.registers, name)})
 
 
 _BUS_NAMES = {Bus.AXI4_LITE: "AXI4-Lite", Bus.WISHBONE: "Wishbone"}
@@ -46,10 +48,10 @@ def _places(registers: Sequence[Register]) -> Iterator[tuple[int, Register]]:
     return ((4 * index, each) for index, each in enumerate(registers))
 
 
-def _header(registers: Sequence[Register]) -> str:
+def _header(registers: Sequence[Register], module: str) -> str:
     """The map in C: ``STERNA_PROMPT_TOKEN`` is an offset in bytes."""
-    guard = f"{REGISTERS_MODULE.upper()}_H"
-    lines = [f"/* Registers of {REGISTERS_MODULE}. Written by Sterna. */",
+    guard = f"{module.upper()}_H"
+    lines = [f"/* Registers of {module}. Written by Sterna. */",
              f"#ifndef {guard}", f"#define {guard}", ""]
     lines += [f"#define STERNA_{each.name} 0x{offset:03x}u /* {each.access}, {each.bits} "
               f"bit{'s' * (each.bits > 1)}: "
@@ -62,21 +64,21 @@ def _header(registers: Sequence[Register]) -> str:
     return "\n".join(lines)
 
 
-def _verilog_header(registers: Sequence[Register]) -> str:
+def _verilog_header(registers: Sequence[Register], module: str) -> str:
     """The map in Verilog, to be included in a module."""
-    lines = [f"// Registers of {REGISTERS_MODULE}. Written by Sterna."]
+    lines = [f"// Registers of {module}. Written by Sterna."]
     lines += [f"localparam [11:0] STERNA_{each.name} = 12'h{offset:03x};"
               for offset, each in _places(registers)]
     lines += [f"localparam integer STERNA_EVENT_{event.name} = {event.value};" for event in Event]
     return "\n".join([*lines, ""])
 
 
-def _sections(component: RegisterCore) -> str:
+def _sections(component: RegisterCore, module: str) -> str:
     rows = "\n".join(f"| 0x{offset:03x} | `{each.name}` | {each.access} | {each.bits} | "
                      f"{each.meaning} |" for offset, each in _places(component.registers))
     events = "\n".join(f"| {event.value} | `{event.name}` | {meaning} |"
                        for event, meaning in EVENT_MEANINGS.items())
-    text = _USE.format(module=REGISTERS_MODULE, rows=rows, events=events)
+    text = _USE.format(module=module, rows=rows, events=events)
     return text + (_MEMORY if component.reader else "")
 
 

@@ -46,7 +46,8 @@ _MEMORIES = """\
 ## Contents of memories
 
 `*.mem` are what memories contain at the start, a hexadecimal word a line, read by `$readmemh`.
-Synthesis finds them beside the Verilog (Vivado: add them to the project). A simulator looks in the
+Their names end with digits of their SHA-256, so those of two folders may lie in one. Synthesis
+finds them beside the Verilog (Vivado: add them to the project). A simulator looks in the
 folder in which it runs, and only warns if they are not there: run it here, or copy them.
 """
 
@@ -100,6 +101,8 @@ def emit_component(
             "profile": made_for.profile.name}}
     component, module, params = design.component, design.module, design.component.params
     module_ports = ports(component)
+    if module in [port.name for port in module_ports]:
+        raise ValueError(f"name must not be that of a port, got {module!r}")
     fields = payload_fields(component)
     test = selftest_files(module, design.vectors) if design.vectors else {}
     verilog = verilog_files(component, module)

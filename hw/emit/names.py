@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["Names", "plain"]
+__all__ = ["Names", "check_name", "plain"]
 
 _VERILOG_2005 = """
     always and assign automatic begin buf bufif0 bufif1 case casex casez cell cmos config deassign
@@ -34,8 +34,14 @@ _SYSTEMVERILOG_2017 = """
     unique unique0 until until_with untyped var virtual void wait_order weak wildcard with within
 """
 
-KEYWORDS = frozenset((_VERILOG_2005 + _SYSTEMVERILOG_2017).split())
-"""The reserved words of IEEE 1364-2005 and IEEE 1800-2017."""
+# Of Verilog-AMS, by Icarus whatever the language.
+_ICARUS = "bool wreal"
+
+KEYWORDS = frozenset(f"{_VERILOG_2005} {_SYSTEMVERILOG_2017} {_ICARUS}".split())
+"""The reserved words of IEEE 1364-2005, of IEEE 1800-2017, and of simulators."""
+
+_TAKEN = ("ecp5", "xc7", "std", "TOP")
+"""What no module may be called: models of cells in its folder, and what Verilator has itself."""
 
 
 _INDEX = re.compile(r"\$\d+")
@@ -55,6 +61,16 @@ def plain(name: str) -> str:
     if name[0].isdigit():
         name = f"n{name}"
     return f"{name}_" if name in KEYWORDS else name
+
+
+def check_name(name: object) -> None:
+    """Refuse what is no plain Verilog name, and those that are taken in any case."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise ValueError(
+            f"name must be a Verilog name (letters, digits, _; no digit first), got {name!r}")
+    if plain(name) != name or name in _TAKEN:
+        raise ValueError(f"name must be no word of Verilog or of a simulator, and none of "
+                         f"{', '.join(_TAKEN)}, got {name!r}")
 
 
 class Names:

@@ -7,6 +7,7 @@ most of the lines, and the longest part of every tool's work.
 from __future__ import annotations
 
 import gc
+import hashlib
 import re
 import subprocess
 import sys
@@ -108,6 +109,9 @@ attrmap -modattr {_ATTRIBUTES}
 write_verilog -norename
 """
 _AT_START = re.compile(r"\\\$auto\$verilog_backend\.cc:\d+:dump_module\$\d+ ")
+# Of a second name of a register; Yosys takes what is left of it for another register's once that
+# is optimised away ("Conflicting init values").
+_SECOND = re.compile(r"^ *\(\* init = .* \*\)\n(?= *wire )", re.M)
 _STARTED = re.compile(rf"^( *)reg {AT_START} = 0;$", re.M)
 _MADE = re.compile(r"\\\$auto\$\S*:(\w+)\$\d+ |\b_\d+_\b")
 _MADE_FOR = re.compile(r"  assign [{ ]*(\w+)[^=\n]* = (\\\$auto\S+ |_\d+_)")
@@ -123,14 +127,15 @@ def verilog_files(component: wiring.Component, module: str) -> dict[str, str]:
     """Convert a component to Verilog, the same bytes each time, every name a plain one.
 
     Returns texts by file name: ``<module>.v``, then what its memories contain at the start, a file
-    each, ``<module within>__<memory>.mem``, with a hexadecimal word a line. Memories that are
-    written, and begin with zeros, share a file (``<module>__zeros_...``), so that the Verilog does
-    not depend on what is in the others. Simulators look for them in the folder in which they run,
-    and synthesis beside the Verilog.
+    each, ``<module within>__<memory>_<digits>.mem``, with a hexadecimal word a line. The digits are
+    of the SHA-256 of the contents: tools look for a file first in the folder in which they run,
+    where one of the same name would be read without a word. Memories that are written, and begin
+    with zeros, share a file (``<module>__zeros_...``).
     """
     text = _AT_START.sub(AT_START, written_by_yosys(component, module, _WRITE))
     # In SystemVerilog an initial value in a declaration is no event; an assignment is one.
     text = _STARTED.sub(rf"\1reg {AT_START};\n\1initial {AT_START} = 0;", text)
+    text = _SECOND.sub("", text)
     files: dict[str, str] = {}
     text = _MODULE.sub(lambda found: _with_names_of_made(
         _with_memory_files(found[0], module, files)), text)
@@ -169,10 +174,12 @@ def _with_memory_files(text: str, top: str, files: dict[str, str]) -> str:
     def read(found: re.Match[str]) -> str:
         memory = found[1].split("[", 1)[0].strip()
         words = [word or f"{int(number):08x}" for word, number in _WORD.findall(found[1])]
+        contents = "".join(f"{word}\n" for word in words)
+        digits = hashlib.sha256(contents.encode()).hexdigest()[:8]
         name = (f"{top}__zeros_{len(words)}x{4 * len(words[0])}.mem"
                 if memory in written and not any(int(word, 16) for word in words)
-                else f"{module}__{memory}.mem")
-        files[name] = "".join(f"{word}\n" for word in words)
+                else f"{module}__{memory}_{digits}.mem")
+        files[name] = contents
         # With its bounds: Icarus warns of a memory [7:0] without.
         return f'  initial $readmemh("{name}", {memory}, 0, {len(words) - 1});'
 

@@ -14,9 +14,10 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component, interface_of
+from sterna.hw.emit.names import check_name
 from sterna.hw.emit.payloads import UnitPorts, pack_words
 from sterna.hw.emit.selftest.folder_test import VectorPhase, Vectors
-from sterna.hw.layers.emit import check_name, sha256_of
+from sterna.hw.layers.emit import sha256_of
 from sterna.hw.parts.pipeline import Pipeline, advance_of
 from sterna.model.files import check_path
 from sterna.model.folder import check_replaceable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 from sterna.hw.core.geometry import StageKind, StageLimits
 from sterna.hw.core.program import ProgramImage, pack_program
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component, interface_of
-from sterna.hw.emit.names import plain
+from sterna.hw.emit.names import check_name
 from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.layers.cycles import UnitCycles, unit_cycles
 from sterna.hw.layers.documents import (
@@ -45,7 +44,7 @@ from sterna.model.profile import S16, FixedPoint, NumericProfile
 from sterna.model.quantized import Projection
 
 __all__ = [
-    "check_name", "emit_layer", "emit_matrix", "layer_component", "matrix_component", "plan_layer",
+    "emit_layer", "emit_matrix", "layer_component", "matrix_component", "plan_layer",
     "plan_matrices", "sha256_of"]
 
 _ROWS, _COLS, _LANES = 8, 128, 8
@@ -316,8 +315,6 @@ def _layer_with_norm(
     return layer
 
 
-_TAKEN = ("ecp5", "xc7")
-"""Verilog files of a folder that are called so: models of cells."""
 _NAMES: Mapping[type, str] = {BitLinearLayer: "bitlinear", MlgruLayer: "mlgru", GluLayer: "glu"}
 _CELLS = {MlgruLayer: StageKind.MLGRU, GluLayer: StageKind.GLU}
 
@@ -326,16 +323,6 @@ def _is_rows(weights: Sequence[Any]) -> bool:
     """Whether a list is the rows of one matrix."""
     return bool(weights) and not any(
         isinstance(each, TernaryMatrix | MatrixLayer) or np.ndim(each) == 2 for each in weights)
-
-
-def check_name(name: str) -> None:
-    """Refuse what is no plain Verilog name, and those of files that the folder has in any case."""
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        raise ValueError(
-            f"name must be a Verilog name (letters, digits, _; no digit first), got {name!r}")
-    if plain(name) != name or name in _TAKEN:
-        raise ValueError(
-            f"name must be no word of Verilog and none of {', '.join(_TAKEN)}, got {name!r}")
 
 
 def _described(layer: Layer) -> dict[str, Any]:

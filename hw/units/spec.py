@@ -59,7 +59,7 @@ class UnitSpec:
 
     def check_emitted(self, emitted: EmittedUnit, sizes: Sizes) -> None:
         """Raise ValueError if a folder is another unit's, or comes with sizes: it has its own."""
-        if emitted.module != self.module:
+        if emitted.manifest.get("unit") != self.name:
             raise ValueError(f"emitted must be a {self.name} folder, got one of {emitted.module}")
         if sizes:
             raise ValueError(
@@ -87,6 +87,7 @@ class UnitSpec:
     def tested_design(self, model: QuantizedModel, params: Any) -> UnitDesign:
         """Return the design with the words for the test that its folder carries."""
         design = self.design(model, params)
+        design = replace(design, extra={"unit": self.name, **design.extra})
         draft = EmittedUnit(
             Path(), design.module, params, {**interface_of(design.component), **design.extra},
             design.extra_files)

@@ -1,6 +1,7 @@
 """Published checkpoints: converted, and held to a forward pass written from the published code."""
 
 import json
+import shutil
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -392,7 +393,7 @@ def test_a_wrong_folder_is_refused(tmp_path, what):
         Published(HubFolder(tmp_path / "hub"))
 
 
-def test_tokenizers_that_do_not_fit_are_refused(checkpoint, tmp_path):
+def test_tokenizers_that_do_not_fit_are_refused(checkpoint, tmp_path, capsys):
     folder = HubFolder(checkpoint)
     with pytest.raises(ValueError, match="the tokenizer has 256 tokens, and the model 320"):
         convert(folder, TEXT, tokenizer=BYTES)
@@ -400,6 +401,12 @@ def test_tokenizers_that_do_not_fit_are_refused(checkpoint, tmp_path):
     lower.normalizer = normalizers.Sequence([normalizers.Lowercase(), lower.normalizer])
     with pytest.raises(ValueError, match="does not give the text back"):
         convert(folder, TEXT, tokenizer=HubTokenizer(lower.to_str()))
+    shutil.copytree(checkpoint, tmp_path / "hub")
+    lower.save(str(tmp_path / "hub" / "tokenizer.json"))
+    assert main(["convert", str(tmp_path / "hub"), "-o", str(tmp_path / "m"), "--quiet"]) == 2
+    refused = capsys.readouterr().err
+    assert "the bundled text: the tokenizer does not give the text back" in refused
+    assert "give another text with --calibrate" in refused
 
 
 def words() -> str:

@@ -13,7 +13,7 @@ import typer
 from sterna.cli.terminal.console import Stages, out, print_json, progress_bar, say
 from sterna.cli.terminal.options import MODEL_HELP, JsonOption, QuietOption, is_checkpoint
 from sterna.cli.terminal.tables import Table
-from sterna.cli.terminal.texts import text_of
+from sterna.cli.terminal.texts import beginning, text_of
 from sterna.model.corpus import BUILTIN_NAME
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel, load_model
@@ -71,7 +71,8 @@ def evaluate(
             tokenizer = fitted(checkpoint.tokenizer, checkpoint.config.vocab)
             own = None if text is not None else heldout_of_run(checkpoint)
             if own is not None:
-                data, measured = own[:limit], f"the held-out part of {checkpoint.corpus_name}"
+                data = beginning(own, limit, tokenizer)
+                measured = f"the held-out part of {checkpoint.corpus_name}"
             else:
                 data = text_of(text, tokenizer, limit)
                 trained_on = checkpoint.corpus_name

@@ -14,12 +14,13 @@ from sterna.model.tokenizer import check_bytes
 from sterna.model.tokens.text import first_characters
 from sterna.model.tokens.tokenizer import BYTES, NUMBERS, Tokenizer
 
-__all__ = ["PROMPT", "check_prompts", "text_of", "tokens_of"]
+__all__ = ["PROMPT", "beginning", "check_prompts", "text_of", "tokens_of"]
 
 PROMPT = "The for statement"
 """What is continued where no prompt is given."""
 
-_HINTS = {"--check": ": skip the check with --check 0"}
+_HINTS = {"--check": ": skip the check with --check 0",
+          "--calibrate": ": give another text with --calibrate"}
 _HINT = ": give another text with --text"       # for all other options
 
 
@@ -35,16 +36,28 @@ def check_prompts(prompts: Sequence[str], tokenizer: Tokenizer) -> None:
 def text_of(
     path: Path | None, tokenizer: Tokenizer, limit: int | None = None, option: str = "--text",
 ) -> bytes:
-    """The first bytes of a text file, or else of the bundled held-out text for a vocabulary; but
-    for a model of bytes, cut between characters."""
+    """The first bytes of a text file, or else of the bundled held-out text for a vocabulary; one
+    that has no tokens is refused."""
     if path is None and tokenizer.kind == NUMBERS.kind:
         raise ValueError(f"the model has no tokenizer: give {option} a file with numbers of tokens")
     text = bundled_heldout(tokenizer.vocab) if path is None else read_text(path)
-    if tokenizer.kind != BYTES.kind:
-        return text if limit is None else first_characters(text, limit)
-    check_bytes(text[:limit], tokenizer.vocab, str(path or "the bundled text"),
-                _HINTS.get(option, _HINT))
-    return text[:limit]
+    text, name = beginning(text, limit, tokenizer), str(path or "the bundled text")
+    hint = _HINTS.get(option, _HINT)
+    if tokenizer.kind == BYTES.kind:
+        check_bytes(text, tokenizer.vocab, name, hint)
+        return text
+    try:
+        tokenizer.encode(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}{hint}") from error
+    return text
+
+
+def beginning(text: bytes, limit: int | None, tokenizer: Tokenizer) -> bytes:
+    """The first bytes of a text; but for tokens that are bytes, cut between characters."""
+    if limit is None or tokenizer.kind == BYTES.kind:
+        return text[:limit]
+    return first_characters(text, limit)
 
 
 def tokens_of(
@@ -54,10 +67,7 @@ def tokens_of(
     of_bytes = model.tokenizer.kind == BYTES.kind
     # With bytes as tokens, nothing after the wanted ones has to be read.
     text = text_of(path, model.tokenizer, max(0, count) if of_bytes else None, option)
-    try:
-        tokens = model.tokenizer.encode(text)
-    except ValueError as error:
-        raise ValueError(f"{path or 'the bundled text'}: {error}") from error
+    tokens = model.tokenizer.encode(text)
     if not 1 <= count <= len(tokens):
         longest = f" to {len(tokens)} (the length of the text)" if count > 0 else ""
         raise ValueError(f"{option} must be from 1{longest}, got {count}")

@@ -12,5 +12,5 @@ TOPS = ("cli", "export", "hw", "model", "sim")
 setup(
     packages=["sterna", *(f"sterna.{name}" for top in TOPS
                           for name in (top, *(f"{top}.{inner}" for inner in find_packages(top))))],
-    package_dir={"sterna": "sterna", **{f"sterna.{top}": top for top in TOPS}},
+    package_dir={"sterna": "root", **{f"sterna.{top}": top for top in TOPS}},
 )

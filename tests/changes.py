@@ -43,8 +43,8 @@ def imports(
 def _homes(root: Path) -> dict[str, str]:
     """Where the names come from that packages offer, by the stubs that list them."""
     homes = {}
-    for top in ("sterna", *PARTS):
-        package = top if top == "sterna" else f"sterna.{top}"
+    for top in ("root", *PARTS):
+        package = "sterna" if top == "root" else f"sterna.{top}"
         stub = root / top / "__init__.pyi"
         for node in ast.walk(ast.parse(stub.read_text(encoding="utf-8") if stub.exists() else "")):
             if isinstance(node, ast.ImportFrom) and node.module:

@@ -275,10 +275,14 @@ def test_what_cannot_be_is_refused(port, options, message, capsys):
 
 def test_the_default_model_fits_the_board(monkeypatch):
     asked = []
-    monkeypatch.setattr("sterna.cli.commands.board.load_model",
-                        lambda name: asked.append(name) or load_model(name))
+
+    def ask(name: str) -> None:
+        asked.append(name)
+        raise ValueError("that is all")
+
+    monkeypatch.setattr("sterna.cli.commands.board.load_model", ask)
     for board in ("icebreaker", "ulx3s-85f"):
-        assert chat("--port", "sim", "--board", board, "--prompt", "\udc80") == 2
+        assert chat("--port", "sim", "--board", board) == 2
     assert asked == ["micro", "tiny-c12"]
 
 

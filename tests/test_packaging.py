@@ -150,7 +150,7 @@ def test_wheel_checkout_and_editable_install_give_the_same_and_load_it_late(
     (tmp_path / "elsewhere").mkdir()
     editable, checkout, installed = (
         ask(tmp_path / "elsewhere"), ask(ROOT), ask(tmp_path, str(tmp_path / "site")))
-    assert Path(editable.pop()) == Path(checkout.pop()) == ROOT / "sterna" / "__init__.py"
+    assert Path(editable.pop()) == Path(checkout.pop()) == ROOT / "root" / "__init__.py"
     assert Path(installed.pop()) == tmp_path / "site" / "sterna" / "__init__.py"
     assert editable == checkout == installed
     assert editable == [sorted(sterna.__all__), [], "sterna.model.layers.matrix", True]

@@ -59,7 +59,7 @@ def test_the_tests_of_a_change_are_those_that_reach_it_the_nearest_first(tmp_pat
         "hw/parts/bits.py": "x = 1\n", "hw/other.py": "y = 1\n",
         "hw/unit.py": "def late():\n    from sterna.hw.parts.bits import x\n",
         "hw/__init__.pyi": "from .unit import late as late\n",
-        "sterna/__init__.pyi": "from .hw import late as late\n",
+        "root/__init__.pyi": "from .hw import late as late\n",
         "docs/page.md": "", "tests/conftest.py": "",
         "tests/helper.py": "import sterna\nsterna.late()\n",
         "tests/test_bits.py": "from sterna.hw.parts import bits\n",

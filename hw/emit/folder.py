@@ -101,8 +101,6 @@ def emit_component(
             "profile": made_for.profile.name}}
     component, module, params = design.component, design.module, design.component.params
     module_ports = ports(component)
-    if module in [port.name for port in module_ports]:
-        raise ValueError(f"name must not be that of a port, got {module!r}")
     fields = payload_fields(component)
     test = selftest_files(module, design.vectors) if design.vectors else {}
     verilog = verilog_files(component, module)

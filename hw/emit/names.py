@@ -40,8 +40,9 @@ _ICARUS = "bool wreal"
 KEYWORDS = frozenset(f"{_VERILOG_2005} {_SYSTEMVERILOG_2017} {_ICARUS}".split())
 """The reserved words of IEEE 1364-2005, of IEEE 1800-2017, and of simulators."""
 
-_TAKEN = ("ecp5", "xc7", "std", "TOP")
-"""What no module may be called: models of cells in its folder, and what Verilator has itself."""
+_TAKEN = ("ecp5", "xc7", "std", "TOP", "clk", "rst", "irq")
+"""What no module may be called: models of cells in its folder, what Verilator has itself, and its
+own ports."""
 
 
 _INDEX = re.compile(r"\$\d+")

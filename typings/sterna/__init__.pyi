@@ -1,1 +1,1 @@
-../../sterna/__init__.pyi
+../../root/__init__.pyi

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -300,6 +301,14 @@ def test_a_failed_write_leaves_everything_as_it_was(tmp_path, monkeypatch):
         write_folder(out, {"b.v": "new"}, {"module": "b"})
     assert contents(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_makefiles_of_verilator_find_a_python_where_the_system_has_none(monkeypatch, tmp_path):
+    for tool in ("g++", "perl"):
+        (tmp_path / tool).symlink_to(shutil.which(tool))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert shutil.which("python") is None
+    assert shutil.which("python", path=verilator_environment()["PATH"])
 
 
 def test_missing_tools_are_named(monkeypatch, tmp_path):

@@ -54,7 +54,9 @@ def verilator_environment() -> dict[str, str]:
             raise MissingToolError(
                 f"{tool} is not installed, and Verilator needs it: "
                 f"apt-get install {tool} (or your system's package of that name)")
-    path = os.pathsep.join([str(root / "bin"), os.environ.get("PATH", os.defpath)])
+    # Its makefiles call a `python`, which systems have in a virtual environment alone.
+    path = os.pathsep.join([str(root / "bin"), os.environ.get("PATH", os.defpath),
+                            str(Path(sys.executable).parent)])
     cache = objcache(root)
     return {**({"OBJCACHE": cache} if cache else {}), **os.environ,
             "VERILATOR_ROOT": str(root), "PATH": path}

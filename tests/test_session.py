@@ -190,6 +190,8 @@ def test_stop_strings_are_found_as_by_looking_through_all(stops, pieces):
     ({"stop": b"at"}, "stop must be a text or several of them, got bytes b'at'"),
     ({"stop": [10]}, "stop must hold only texts, got int 10"),
     ({"prompts": []}, "prompts must hold at least one"),
+    ({"prompts": np.array(5)}, "prompts must be a text or several of them, got int 5"),
+    ({"prompts": bytearray(b"abc")}, "prompts must be a text or several of them, got bytearray"),
     ({"prompts": [5.0]}, "prompts must hold only texts, got float 5.0 among them"),
     ({"prompts": [5, 256]}, r"the prompt array\(\[  5, 256\]\): tokens must be from 0 to 255"),
     ({"prompts": [[]]}, r"prompts must hold only texts, got list \[\] among them"),

@@ -234,9 +234,11 @@ class StopStrings:
 
 def prompt_list(prompts: object) -> list[str | np.ndarray]:
     """The prompts, of which a single text, or a single row of tokens, is one."""
-    if isinstance(prompts, Sequence | np.ndarray) and not isinstance(prompts, str | bytes):
-        rows = [np.asarray(each) for each in prompts if not isinstance(each, str)]
-        if len(rows) == len(prompts) > 0 and all(row.dtype.kind in "iu" for row in rows):
+    if isinstance(prompts, np.ndarray):
+        prompts = prompts.tolist()
+    if isinstance(prompts, list | tuple | range) and prompts:
+        rows = [np.asarray(each) for each in prompts]
+        if all(row.dtype.kind in "iu" for row in rows):
             return [np.array(rows)] if all(row.ndim == 0 for row in rows) else [*rows]
     texts = _texts("prompts", prompts)
     if not texts:
@@ -249,7 +251,7 @@ def prompt_tokens(prompt: str | np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
     stands for a line end. Tokens are taken as they are."""
     is_text = isinstance(prompt, str)
     try:
-        tokens = as_tokens(prompt or "\n" if is_text else prompt, tokenizer)
+        tokens = as_tokens("\n" if is_text and not prompt else prompt, tokenizer)
         if not tokens.size:
             raise ValueError("it has no tokens")
     except ValueError as error:

@@ -86,9 +86,8 @@ class HubTokenizer:
 
     def _begin(self) -> tuple[int, ...]:
         """What stands before a text, seen at the first text that has tokens."""
-        for number in range(-1, self.vocab):
-            text = "a" if number < 0 else self.spellings[number].decode(errors="replace")
-            found = self._tokenizer.encode(text)
+        for spelling in (b"a", *self.spellings):
+            found = self._tokenizer.encode(spelling.decode(errors="replace"))
             if 0 in found.special_tokens_mask:
                 return tuple(found.ids[:found.special_tokens_mask.index(0)])
         return ()

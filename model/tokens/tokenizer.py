@@ -75,7 +75,7 @@ def as_tokens(text: str | bytes | Sequence[int] | np.ndarray, tokenizer: Tokeniz
     vocabulary.
     """
     if isinstance(text, (str, bytes, bytearray)):
-        return tokenizer.encode(bytes(text) if isinstance(text, bytearray) else text)
+        return tokenizer.encode(text if isinstance(text, str) else bytes(text))
     tokens = np.asarray(text)
     if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
         raise ValueError(f"expected a text, or whole numbers [tokens], got {text!r}")
@@ -135,6 +135,9 @@ BYTES = ByteTokenizer()
 """Tokens for any text, one for each byte."""
 
 
+_DIGITS = 9     # more than the number of any token has
+
+
 class TokenNumbers:
     """What a model without a tokenizer has: its tokens are written as their numbers.
 
@@ -158,7 +161,7 @@ class TokenNumbers:
         """The tokens whose numbers the text holds, int64 ``[tokens]``."""
         words = as_bytes(text).split()
         for word in words:
-            if not word.isdigit():
+            if not word.isdigit() or len(word) > _DIGITS:
                 raise ValueError(
                     f"the model has no tokenizer: expected numbers of tokens, such as '3 17', got "
                     f"{word.decode(errors='replace')!r}")

@@ -20,12 +20,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime
 from edge_float32 import build_dense
 
 from sterna.export.forms.forms import Form, build
-from sterna.export.native.ops import register_ops, with_ops
+from sterna.export.graph.file import OnnxFile
+from sterna.export.runtime.runtime import open_session
 from sterna.export.runtime.session import Session
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
@@ -48,10 +48,7 @@ def missing(name: str) -> str | None:
 
 
 def write_file(name: str, model: QuantizedModel, folder: Path) -> Path:
-    """Write the file of a contestant, unless it is there.
-
-    ``exact + ops`` has that of exact; beside it lies what onnxruntime loads with the operators.
-    """
+    """Write the file of a contestant, unless it is there; ``exact + ops`` has that of exact."""
     if name == TORCH:
         from edge_torch import write_dense
         path = folder / "dense.pt"
@@ -61,13 +58,7 @@ def write_file(name: str, model: QuantizedModel, folder: Path) -> Path:
     if not path.exists():
         proto = build_dense(model) if form == BASE else build(model, form)
         path.write_bytes(proto.SerializeToString(deterministic=True))
-    if name == OPS and not _with_ops(path).exists():
-        _with_ops(path).write_bytes(with_ops(onnx.load(path)).SerializeToString())
     return path
-
-
-def _with_ops(path: Path) -> Path:
-    return path.with_suffix(".ops.onnx")
 
 
 def example_inputs(config: ModelConfig, length: int, dtype: type) -> dict[str, np.ndarray]:
@@ -87,14 +78,14 @@ def open_call(
     """
     if name == TORCH:
         return _open_torch(length, path, config, profile)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
     if name == OPS:
-        assert ops is not None
-        register_ops(options, ops)
-        path = _with_ops(path)
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = open_session(OnnxFile.read(path), ops=ops)
+    else:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"])
     floats = {each.name: each.type for each in session.get_inputs()}["state"] == "tensor(float)"
     feed = example_inputs(config, length, np.float32 if floats else np.int32)
 

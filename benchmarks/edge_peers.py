@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import c_bool, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_void_p
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sterna.export.graph.fast import BLOCK, pack_codes
 from sterna.export.native.ops import OpsError, TernaryMatrix, kernel_name
 
-__all__ = ["PRODUCT_BASES", "Ggml", "Native", "Product", "find_ggml", "products"]
+__all__ = ["PRODUCT_BASES", "Ggml", "GgmlProducts", "Native", "Product", "find_ggml", "products"]
 
 # enum ggml_type of ggml.h; the numbers are part of the GGUF file format.
 GGML_TYPES = {"F32": 0, "Q8_0": 8, "TQ1_0": 34, "TQ2_0": 35}
@@ -101,51 +101,68 @@ class Ggml:
                 function = getattr(library, name)
                 function.restype, function.argtypes = result, arguments
         self.cpu.ggml_cpu_init()
-        pool = self.base.ggml_threadpool_params_default(1)
-        self.pool = self.cpu.ggml_threadpool_new(ctypes.byref(pool))
         self.version = self.base.ggml_version().decode()
 
 
-@dataclass
-class GgmlProduct:
-    """``weight @ x`` on one thread; ``kind`` is a key of ``GGML_TYPES``, columns divide by 256."""
+class GgmlProducts:
+    """``weight @ x`` of one matrix after the other, as a graph on ``threads``; ``kind`` is a key of
+    ``GGML_TYPES``, columns divide by 256."""
 
-    ggml: Ggml
-    kind: str
-    weight: np.ndarray
-
-    def __post_init__(self) -> None:
-        ggml, number = self.ggml, GGML_TYPES[self.kind]
-        rows, columns = self.weight.shape
-        if columns % 256:
-            raise ValueError(f"columns must divide by 256 for ggml, got {columns}")
-        weight = np.ascontiguousarray(self.weight, dtype=np.float32)
-        self.weight_bytes = rows * ggml.base.ggml_row_size(number, columns)
-        size = self.weight_bytes + (columns + rows) * 4 + (4 << 20)
-        context = ggml.base.ggml_init(_InitParams(size, None, False))
-        tensor = ggml.base.ggml_new_tensor_2d(context, number, columns, rows)
-        place = ggml.base.ggml_get_data(tensor)
-        if self.kind == "F32":
-            ctypes.memmove(place, weight.ctypes.data, weight.nbytes)
-        else:
-            ggml.base.ggml_quantize_chunk(
-                number, weight.ctypes.data, place, 0, rows, columns, None)
-        vector = ggml.base.ggml_new_tensor_2d(context, GGML_TYPES["F32"], columns, 1)
-        result = ggml.base.ggml_mul_mat(context, tensor, vector)
+    def __init__(
+        self, ggml: Ggml, kind: str, weights: Sequence[np.ndarray], threads: int = 1,
+    ) -> None:
+        self.ggml, number = ggml, GGML_TYPES[kind]
+        shapes = [weight.shape for weight in weights]
+        for _, columns in shapes:
+            if columns % 256:
+                raise ValueError(f"columns must divide by 256 for ggml, got {columns}")
+        sizes = [rows * ggml.base.ggml_row_size(number, columns) for rows, columns in shapes]
+        self.weight_bytes = sum(sizes)
+        vectors = sum(4 * (rows + columns) for rows, columns in shapes)
+        context = ggml.base.ggml_init(
+            _InitParams(self.weight_bytes + vectors + (4 << 20), None, False))
         self._graph = ggml.base.ggml_new_graph(context)
-        ggml.base.ggml_build_forward_expand(self._graph, result)
-        self._plan = ggml.cpu.ggml_graph_plan(self._graph, 1, ggml.pool)
+        self.x, self.y = [], []
+        for weight in weights:
+            rows, columns = weight.shape
+            tensor = ggml.base.ggml_new_tensor_2d(context, number, columns, rows)
+            values = np.ascontiguousarray(weight, dtype=np.float32)
+            place = ggml.base.ggml_get_data(tensor)
+            if kind == "F32":
+                ctypes.memmove(place, values.ctypes.data, values.nbytes)
+            else:
+                ggml.base.ggml_quantize_chunk(
+                    number, values.ctypes.data, place, 0, rows, columns, None)
+            vector = ggml.base.ggml_new_tensor_2d(context, GGML_TYPES["F32"], columns, 1)
+            result = ggml.base.ggml_mul_mat(context, tensor, vector)
+            ggml.base.ggml_build_forward_expand(self._graph, result)
+            self.x.append(_floats(ggml.base.ggml_get_data(vector), columns))
+            self.y.append(_floats(ggml.base.ggml_get_data(result), rows))
+        pool = ggml.base.ggml_threadpool_params_default(threads)
+        self._plan = ggml.cpu.ggml_graph_plan(
+            self._graph, threads, ggml.cpu.ggml_threadpool_new(ctypes.byref(pool)))
         self._work = (c_uint8 * max(1, self._plan.work_size))()
         self._plan.work_data = ctypes.addressof(self._work)
         self._pointer = ctypes.byref(self._plan)
-        self.x = _floats(ggml.base.ggml_get_data(vector), columns)
-        self.y = _floats(ggml.base.ggml_get_data(result), rows)
 
     def __call__(self) -> None:
-        """Compute ``y``, float32 ``[rows]``, from ``x``, float32 ``[columns]``."""
+        """Compute each ``y``, float32 ``[rows]``, from its ``x``, float32 ``[columns]``."""
         status = self.ggml.cpu.ggml_graph_compute(self._graph, self._pointer)
         if status:
             raise RuntimeError(f"ggml_graph_compute failed with status {status}")
+
+
+class GgmlProduct:
+    """``weight @ x`` on one thread; ``kind`` is a key of ``GGML_TYPES``, columns divide by 256."""
+
+    def __init__(self, ggml: Ggml, kind: str, weight: np.ndarray) -> None:
+        self._product = GgmlProducts(ggml, kind, [weight])
+        self.weight_bytes = self._product.weight_bytes
+        (self.x,), (self.y,) = self._product.x, self._product.y
+
+    def __call__(self) -> None:
+        """Compute ``y``, float32 ``[rows]``, from ``x``, float32 ``[columns]``."""
+        self._product()
 
 
 def _floats(address: int, count: int) -> np.ndarray:

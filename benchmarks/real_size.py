@@ -5,8 +5,9 @@
 Makes a random model (d 1,024, 24 layers, 32,000 tokens, profile S16) or takes that of ``--model``,
 exports it by the command, which compares 64 tokens with the reference, compares the operator with
 it, loads the file in a process of its own, and times a token and a prompt of 512 beside the reading
-of as many bytes as the weights have, which BLAS does in a dot product. Needs 5 GiB and some
-minutes.
+of as many bytes as the weights have, which BLAS does in a dot product of an array in huge pages,
+and beside the bare products of a token in llama.cpp, if that is installed (see edge.py). Needs
+5 GiB and some minutes; ``STERNA_KERNEL`` names another kernel.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from edge_peers import Ggml, GgmlProducts, find_ggml
 from timing import Samples, describe_machine, measure
 
 from sterna.cli.terminal.tables import Table
@@ -66,6 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, help="a quantised model of 370M")
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--ggml", type=Path, default=find_ggml(), help="as of edge.py")
     arguments = parser.parse_args()
     library = build_ops()
     with tempfile.TemporaryDirectory() as name:
@@ -89,7 +92,8 @@ def main() -> None:
                 ("export: peak MiB", f"{peak / 2**20:,.0f}"),
                 ("load, self-test included: CPU seconds", f"{loaded['seconds']:.2f}"),
                 ("resident over the file, tokenizer aside", f"{loaded['bytes'] / size:.3f}")]
-        rows += _speeds(graph, library, model, arguments.rounds)
+        ggml = None if arguments.ggml is None else Ggml(arguments.ggml)
+        rows += _speeds(graph, library, model, ggml, arguments.rounds)
     machine = ", ".join(f"{key} {value}" for key, value in describe_machine().items())
     Table(f"{size / 1e6:.0f} MB file, kernel {kernel_name(library)}; {machine}",
           ("what", "measured"), rows).print()
@@ -107,9 +111,10 @@ def _export(model: Path, graph: Path) -> tuple[float, int]:
 
 
 def _speeds(
-    graph: Path, library: Path, model: QuantizedModel, rounds: int,
+    graph: Path, library: Path, model: QuantizedModel, ggml: Ggml | None, rounds: int,
 ) -> list[tuple[str, str]]:
-    weights = sum(each.weight.size for each in model.projections.values()) // 4
+    matrices = [each.weight for each in model.projections.values()]
+    weights = sum(each.size for each in matrices) // 4
     sessions = {threads: Session(graph, ops=library, threads=threads) for threads in (1, 2)}
     state, token = sessions[1].start(1), np.array([1])
     text = np.arange(PROMPT)[None] % model.vocab
@@ -118,6 +123,12 @@ def _speeds(
     with ThreadPoolExecutor(2) as pool:
         calls = {"read": partial(np.dot, numbers, numbers),
                  "read 2": lambda: list(pool.map(np.dot, halves, halves))}
+        if ggml is not None:
+            for threads in (1, 2):
+                calls[f"ggml {threads}"] = products = GgmlProducts(
+                    ggml, "TQ2_0", matrices, threads)
+                for x in products.x:
+                    x[:] = np.random.default_rng(2).standard_normal(x.size)
         calls |= {f"{name} {threads}": partial(call, session) for threads, session in
                   sessions.items() for name, call in (
                       ("step", lambda own: own.step(token, state)),
@@ -139,6 +150,9 @@ def _speeds(
         ("decode: GB/s of weights", f"{weights / decode / 1e9:.1f}"),
         ("read: GB/s", f"{weights / read / 1e9:.1f}"),
         ("decode over read, fastest (median)", ratio(steps, "read", "step 1")),
+        *((f"decode over the products of llama.cpp's TQ2_0, {threads} thread(s)",
+           ratio(steps, f"ggml {threads}", f"step {threads}"))
+          for threads in (1, 2) if ggml is not None),
         ("two threads over one: decode", ratio(steps, "step 1", "step 2")),
         ("two threads over one: read", ratio(steps, "read", "read 2")),
         ("two threads over one: prefill", ratio(prompts, "prompt 1", "prompt 2")),

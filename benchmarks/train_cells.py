@@ -26,7 +26,7 @@ __all__ = ["PLAIN", "Cell", "arguments", "run_cells"]
 @dataclass(frozen=True)
 class Cell:
     """One training run. ``recipe`` has what differs from :data:`PLAIN`; ``integers`` asks for the
-    held-out figures of both profiles' integers, too."""
+    held-out figures of both profiles' integers, too; ``head`` is one of those of ``head.py``."""
 
     d: int
     layers: int
@@ -36,6 +36,7 @@ class Cell:
     docstrings: bool = False
     heldout_bytes: int = 16384
     integers: bool = False
+    head: str = "ternary"
     recipe: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -65,6 +66,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     from sterna.model.training.recipe import Execution, Recording
     from sterna.model.training.train import TrainRecipe, train
 
+    from head import train_with
+    train_with(cell.head)       # a process trains one cell after another
     begin = time.process_time()
     corpus = corpus_of(cell.docstrings)
     config = ModelConfig(cell.d, cell.layers, 3 * cell.d)

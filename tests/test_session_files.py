@@ -1,5 +1,7 @@
 """Sessions: what they refuse to load, and compiled operators."""
 
+import gc
+
 import numpy as np
 import onnx
 import pytest
@@ -10,11 +12,14 @@ from sterna.cli.main import main
 from sterna.export import Session
 from sterna.export.forms.forms import Form, build, export_onnx
 from sterna.export.forms.selftest import SelfTestError, check_checksum, seal
+from sterna.export.graph import file as file_module
 from sterna.export.graph.file import OnnxFile
 from sterna.export.graph.metadata import OnnxFileError
+from sterna.export.native import memory as memory_module
 from sterna.export.native import ops as ops_module
 from sterna.export.native.ops import build_ops
 from sterna.export.runtime import session as session_module
+from sterna.export.runtime.runtime import OnnxModel
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized import QuantizedModel
@@ -104,6 +109,37 @@ def test_operators_compute_the_same_file(odd_model, native_ops, batch, tmp_path,
         logits, state = session.step(tokens[:, t], state)
         np.testing.assert_array_equal(logits, expected[:, t])
     np.testing.assert_array_equal(state, last)
+
+
+def test_sessions_of_the_same_weights_share_one_copy(native_ops, tmp_path, monkeypatch):
+    monkeypatch.setattr(file_module, "_LARGE", 64)
+    config = ModelConfig(d=24, layers=2, dff=40)
+    models = [random_model(config, S16, seed=seed) for seed in (6, 7)]
+    paths = [export_onnx(models[number], tmp_path / f"{name}.onnx")
+             for name, number in (("one", 0), ("same", 0), ("other", 1))]
+    small = [OnnxModel(path, ops=native_ops) for path in paths]
+    monkeypatch.setattr(memory_module, "LEAST_BYTES", 64)
+    large = [OnnxModel(path, ops=native_ops) for path in paths]
+    for path in paths:          # as after an update
+        path.unlink()
+    one, same, other = (each._session.weights for each in large)
+    assert {each._session.weights for each in small} == {None}
+    assert one is same is not other
+    assert set(memory_module._alive) == {one, other}
+    assert one.tensors.keys() == {f"{name}.weight" for name in models[0].projections}
+    assert all(each.ctypes.data % 64 == 0 for each in one.tensors.values())
+    tokens = np.random.default_rng(1).integers(0, 256, (2, 9))
+    for graphs in (small, large):
+        for graph, number in zip(graphs, (0, 0, 1), strict=True):
+            expected = IntegerModel(models[number]).run(tokens)
+            for got, wanted in zip(graph.run(tokens), expected, strict=True):
+                np.testing.assert_array_equal(got, wanted)
+    del one, same, other, large[1:], graph, graphs
+    gc.collect()
+    assert set(memory_module._alive) == {large[0]._session.weights}
+    large.clear()
+    gc.collect()
+    assert not memory_module._alive
 
 
 def test_a_form_without_operators_is_refused_before_they_are_compiled(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "mixers"]
 
 _TASKS = ("text", "recall", "digits")
+_QUICK = 1 / 8
+"""Of the budgets."""
 
 
 def mixers(
@@ -41,14 +43,15 @@ def mixers(
         help="text, recall or digits; give it again for more. Default: text and recall, or "
              "digits for mixers that are not causal.")] = None,
     quick: Annotated[bool, typer.Option(
-        "--quick", help="Few rows, one seed, no sweep.")] = False,
+        "--quick", help="Four rows on text, an eighth of the budget, one seed, no sweep.")] = False,
     seeds: Annotated[int | None, typer.Option(help="Seeds of each cell. Default: 3.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of all rows.")] = None,
     sweep: Annotated[bool | None, typer.Option(
         help="Try three learning rates or more for every row, or for none. Default: for mlgru, "
              "hybrid, transformer and encoder.")] = None,
-    budget: Annotated[float, typer.Option(
-        metavar="FACTOR", help="Multiply the default budgets of training by this.")] = 1.0,
+    budget: Annotated[float | None, typer.Option(
+        metavar="FACTOR", help="Multiply the default budgets of training by this. "
+                               "Default: 1.")] = None,
     d: Annotated[int, typer.Option(help="Width of the models.")] = 64,
     window: Annotated[int | None, typer.Option(
         help="Bytes of a window of the task text. Default: 256.")] = None,
@@ -88,7 +91,9 @@ def mixers(
         from sterna.model.study.cells import Costs
         from sterna.model.study.plan import Study, default_entries, entries_of
         stage("check the rows", quick=True)
-        tasks = _tasks(task, budget, d, window, text)
+        if budget is None:
+            budget = _QUICK if quick else 1.0
+        tasks = _tasks(task or (["text"] if quick and not mixer else None), budget, d, window, text)
         rows = _rows(mixer, channel, weights)
         entries = (entries_of(rows, tasks, asked=bool(task)) if rows
                    else default_entries(tasks, quick=quick))

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has no types
 from onnx import TensorProto
@@ -78,6 +79,17 @@ class OnnxFile:
         if self.path is None:
             return bytes(self.proto.SerializeToString(deterministic=True))
         return _map(self.path)
+
+    def external(self) -> Iterator[tuple[TensorProto, np.ndarray]]:
+        """Each initialiser that :meth:`read` left in the file, and its bytes, not yet read."""
+        if self.path is None:
+            return
+        content = self.content
+        for tensor in self.proto.graph.initializer:
+            place = {each.key: each.value for each in tensor.external_data}
+            if place.get("location") == self.path.name:
+                yield tensor, np.frombuffer(
+                    content, np.uint8, int(place["length"]), int(place["offset"]))
 
 
 def _map(path: Path) -> _Bytes:

@@ -23,6 +23,7 @@ from sterna.export.graph.builder import CONTRIB, MINIMUM_ONNXRUNTIME, OPSET
 from sterna.export.graph.fast import BLOCK
 from sterna.export.graph.file import OnnxFile, Source
 from sterna.export.graph.metadata import Form, GraphInfo, OnnxFileError
+from sterna.export.native.memory import share_weights
 from sterna.export.native.ops import kernel_name, register_ops, with_ops
 from sterna.model.checks import whole_number
 from sterna.model.quantized import QuantizedModel
@@ -59,11 +60,16 @@ def open_session(
         kernel_name(ops)        # what is wrong with the library or STERNA_KERNEL, it says clearly
         register_ops(options, ops)
         proto = with_ops(proto)
+    weights = None if ops is None else share_weights(file)
     if file.path is not None:
         options.add_session_config_entry(_FOLDER, str(file.path.parent))
     try:
-        return onnxruntime.InferenceSession(
+        if weights is not None:
+            weights.tell(options)
+        session = onnxruntime.InferenceSession(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session.weights = weights       # they live as long as it
+        return session
     except Exception as error:  # onnxruntime raises classes of its own, all from Exception
         reason = " ".join(str(error).split())[:300]
         raise OnnxFileError(

@@ -27,10 +27,9 @@ __all__ = ["MOST_RATES", "QUICK", "SWEPT_ROWS", "Study", "default_entries",
 
 SWEPT_ROWS = ("mlgru", "hybrid", "transformer", "encoder")
 """Rows whose learning rate is swept: those that the others are held against."""
-QUICK = ("mlgru", "hybrid", "transformer", "attention", "window", "linear", "fnet")
-"""Rows of the short comparison."""
+QUICK = ("mlgru", "hybrid", "transformer", "attention")
+"""Rows of the short comparison, the first of the whole one."""
 
-_FIRST = ("mlgru", "hybrid", "transformer", "attention")
 _LEFT_OUT = ("ring",)       # in one process it is attention
 _BESIDE = ("mlgru", "attention(causal=false)", "encoder")
 """Rows that do the tasks of mixers that are not causal as well, to read those by."""
@@ -40,15 +39,15 @@ def default_entries(
     tasks: Sequence[Task], *, quick: bool = False,
 ) -> tuple[tuple[Row, tuple[Task, ...]], ...]:
     """Every mixer that is registered, with the tasks that it is made for, and the named rows."""
-    names = [*_FIRST, *(name for name in TOKEN_MIXERS.names()
-                        if name not in (*_FIRST, *_LEFT_OUT)), *_BESIDE]
+    names = [*QUICK, *(name for name in TOKEN_MIXERS.names()
+                       if name not in (*QUICK, *_LEFT_OUT)), *_BESIDE]
     found = []
-    for name in dict.fromkeys(names):
+    for name in QUICK if quick else dict.fromkeys(names):
         row = find_row(name)
         causal = row.is_causal(tasks[0].d)
         mine = tuple(task for task in tasks if task.causal == causal
                      or (not task.causal and name in _BESIDE))
-        if mine and (not quick or name in (*QUICK, *_BESIDE)):
+        if mine:
             found.append((row, mine))
     return tuple(found)
 

@@ -1,0 +1,68 @@
+"""Weights of a large model in huge pages, one copy for all sessions of a process.
+
+A token reads each weight once. From the file's pages of 4 KiB, where a tensor begins anywhere, the
+TLB bounds that, not memory (docs/native-ops.md).
+"""
+
+from __future__ import annotations
+
+import math
+from weakref import WeakSet
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto
+
+from sterna.export.graph.file import OnnxFile
+
+__all__ = ["LEAST_BYTES", "SharedWeights", "share_weights"]
+
+LEAST_BYTES = 16 << 20
+"""Packed weights that are worth a copy; the TLB, if not a cache, holds fewer."""
+_LINE = 64
+
+
+class SharedWeights:
+    """A copy of tensors of bytes, by name; it must outlive the sessions that were told of it."""
+
+    def __init__(self, tensors: dict[str, np.ndarray]) -> None:
+        sizes = [-(-each.size // _LINE) * _LINE for each in tensors.values()]
+        memory = np.empty(sum(sizes) + _LINE, np.uint8)     # NumPy asks for huge pages
+        at = -memory.ctypes.data % _LINE
+        self.tensors: dict[str, np.ndarray] = {}
+        for (name, tensor), size in zip(tensors.items(), sizes, strict=True):
+            self.tensors[name] = memory[at:at + tensor.size].reshape(tensor.shape)
+            self.tensors[name][...] = tensor
+            at += size
+        self._values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(each)
+                        for name, each in self.tensors.items()}
+
+    def holds(self, tensors: dict[str, np.ndarray]) -> bool:
+        """Whether it is a copy of these."""
+        return tensors.keys() == self.tensors.keys() and all(
+            np.array_equal(each, self.tensors[name]) for name, each in tensors.items())
+
+    def tell(self, options: onnxruntime.SessionOptions) -> None:
+        """Have the session to be made read these."""
+        for name, value in self._values.items():
+            options.add_initializer(name, value)
+
+
+_alive: WeakSet[SharedWeights] = WeakSet()
+
+
+def share_weights(file: OnnxFile) -> SharedWeights | None:
+    """The packed weights of a file, those of a session that has the same or a copy.
+
+    None for a small model, and for a graph that is in memory already.
+    """
+    tensors = {tensor.name: values.reshape(tensor.dims) for tensor, values in file.external()
+               if tensor.data_type == TensorProto.UINT8 and values.size == math.prod(tensor.dims)}
+    if sum(each.size for each in tensors.values()) < LEAST_BYTES:
+        return None
+    for shared in list(_alive):
+        if shared.holds(tensors):
+            return shared
+    shared = SharedWeights(tensors)
+    _alive.add(shared)
+    return shared

@@ -58,6 +58,8 @@ def corpus_of(docstrings: bool) -> Corpus:
 def run_cell(cell: Cell) -> dict[str, Any]:
     """Train; return held-out bits per byte, the median share of codes that a step flips, weights,
     tokens, and CPU seconds."""
+    from head import train_with
+
     from sterna.model.config import ModelConfig
     from sterna.model.profile import PROFILES
     from sterna.model.quantized.evaluate import evaluate
@@ -65,8 +67,6 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     from sterna.model.training.quantize import quantize
     from sterna.model.training.recipe import Execution, Recording
     from sterna.model.training.train import TrainRecipe, train
-
-    from head import train_with
     train_with(cell.head)       # a process trains one cell after another
     begin = time.process_time()
     corpus = corpus_of(cell.docstrings)

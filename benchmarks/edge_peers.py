@@ -139,6 +139,7 @@ class GgmlProducts:
             self.x.append(_floats(ggml.base.ggml_get_data(vector), columns))
             self.y.append(_floats(ggml.base.ggml_get_data(result), rows))
         pool = ggml.base.ggml_threadpool_params_default(threads)
+        pool.poll = 0       # between graphs threads sleep, so as not to disturb others
         self._plan = ggml.cpu.ggml_graph_plan(
             self._graph, threads, ggml.cpu.ggml_threadpool_new(ctypes.byref(pool)))
         self._work = (c_uint8 * max(1, self._plan.work_size))()

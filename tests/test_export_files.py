@@ -108,6 +108,14 @@ def test_large_tensors_stay_in_the_file(tmp_path):
     assert {each.name for each in external} == {
         each.name for each in whole.graph.initializer if len(each.raw_data) >= 1 << 16}
     assert all(not each.raw_data for each in external)
+    raw = {each.name: each.raw_data for each in whole.graph.initializer}
+    assert {tensor.name: values.tobytes() for tensor, values in OnnxFile.read(path).external()} == {
+        each.name: raw[each.name] for each in external}
+    assert not list(OnnxFile.read(whole).external())
+    elsewhere = tmp_path / "elsewhere.onnx"     # as others write large tensors: beside the graph
+    onnx.save(whole, elsewhere, save_as_external_data=True, location="tensors")
+    assert not list(OnnxFile.read(elsewhere).external())
+    whole = onnx.load(path)
     load_external_data_for_model(found, str(tmp_path))
     for each in external:
         each.ClearField("external_data")

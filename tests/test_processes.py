@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sterna.hw.emit import tools
-from sterna.hw.emit.tools import run_tool
+from sterna.hw.emit.tools import YosysError, run_tool, run_yosys
 
 
 def alive(pid: int) -> bool:
@@ -93,3 +93,10 @@ def test_a_simulation_that_is_stopped_leaves_no_process(
     if number == signal.SIGINT:
         assert errors.splitlines()[-1] == "sterna: interrupted"
     wait_for(lambda: of_folder(tmp_path) == [], 10)
+
+
+def test_a_yosys_that_dies_tells_how(tmp_path, monkeypatch):
+    monkeypatch.setattr(tools, "_RUN", "import pathlib, sys; pathlib.Path('yosys.log').write_text("
+                        "'1. Executing\\n'); sys.exit('out of memory')")
+    with pytest.raises(YosysError, match=r"\(exit status 1\):\n1\. Executing\nout of memory"):
+        run_yosys(tmp_path, "stat")

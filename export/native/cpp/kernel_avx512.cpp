@@ -16,7 +16,6 @@ namespace sterna {
 namespace avx512 {
 
 constexpr int64_t kBlocks = 4, kTokens = 4;
-constexpr int64_t kPrefetchBytes = 8192;
 
 inline __m512i broadcast(const int8_t* acts) {
     int32_t four;
@@ -24,7 +23,8 @@ inline __m512i broadcast(const int8_t* acts) {
     return _mm512_set1_epi32(four);
 }
 
-// One token: four accumulators, and four more for every other step; no shifts.
+// One token: four accumulators, and four more for every other step; no shifts. The processor reads
+// ahead by itself: a prefetch as in kernel_avx2.cpp cost a fifth.
 inline void dot_one(const uint8_t* weight, int64_t steps, const int8_t* acts, int32_t sum,
                     int32_t* acc) {
     __m512i mask[4], total[2][4];
@@ -41,8 +41,6 @@ inline void dot_one(const uint8_t* weight, int64_t steps, const int8_t* acts, in
                 totals[field], _mm512_and_si512(w, mask[field]),
                 broadcast(acts + step * kStepColumns + 4 * field));
         }
-        _mm_prefetch(reinterpret_cast<const char*>(weight + step * kBlockBytes + kPrefetchBytes),
-                     _MM_HINT_T0);
     };
     int64_t step = 0;
     for (; step + 2 <= steps; step += 2) {

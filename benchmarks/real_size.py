@@ -132,7 +132,8 @@ def _speeds(
         sessions |= {f"{threads} mapped": _session(graph, library, threads) for threads in (1, 2)}
     state, token = sessions["1"].start(1), np.array([1])
     text = np.arange(PROMPT)[None] % model.vocab
-    numbers = np.ones(weights // 8)
+    numbers = memory.huge_pages(weights // 8 * 8).view(np.float64)
+    numbers[:] = 1
     halves = np.array_split(numbers, 2)
     with ThreadPoolExecutor(2) as pool:
         calls = {"read": partial(np.dot, numbers, numbers),

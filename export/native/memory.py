@@ -7,6 +7,8 @@ TLB bounds that, not memory (docs/native-ops.md).
 from __future__ import annotations
 
 import math
+import mmap
+from contextlib import suppress
 from weakref import WeakSet
 
 import numpy as np
@@ -15,11 +17,22 @@ from onnx import TensorProto
 
 from sterna.export.graph.file import OnnxFile
 
-__all__ = ["LEAST_BYTES", "SharedWeights", "share_weights"]
+__all__ = ["LEAST_BYTES", "SharedWeights", "huge_pages", "share_weights"]
 
 LEAST_BYTES = 16 << 20
 """Packed weights that are worth a copy; the TLB, if not a cache, holds fewer."""
-_LINE = 64
+_LINE, _PAGE = 64, 2 << 20
+
+
+def huge_pages(size: int) -> np.ndarray:
+    """Memory of its own, ``size`` zero bytes from the begin of a page, in huge pages if the system
+    has them: NumPy asks for these too, but malloc may take what it has had before."""
+    memory = mmap.mmap(-1, size + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(AttributeError, OSError):     # not Linux, or made without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    whole = np.frombuffer(memory, np.uint8)
+    first = -whole.ctypes.data % _PAGE
+    return whole[first:first + size]
 
 
 class SharedWeights:
@@ -27,13 +40,11 @@ class SharedWeights:
 
     def __init__(self, tensors: dict[str, np.ndarray]) -> None:
         sizes = [-(-each.size // _LINE) * _LINE for each in tensors.values()]
-        memory = np.empty(sum(sizes) + _LINE, np.uint8)     # NumPy asks for huge pages
-        at = -memory.ctypes.data % _LINE
+        parts = np.split(huge_pages(sum(sizes)), np.cumsum(sizes)[:-1])
         self.tensors: dict[str, np.ndarray] = {}
-        for (name, tensor), size in zip(tensors.items(), sizes, strict=True):
-            self.tensors[name] = memory[at:at + tensor.size].reshape(tensor.shape)
+        for (name, tensor), part in zip(tensors.items(), parts, strict=True):
+            self.tensors[name] = part[:tensor.size].reshape(tensor.shape)
             self.tensors[name][...] = tensor
-            at += size
         self._values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(each)
                         for name, each in self.tensors.items()}
 

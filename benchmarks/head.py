@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from train_cells import Cell, arguments, run_cells
 
 from sterna.cli.terminal.tables import Table
-from sterna.model.network.bitlinear import BitLinear, float_linear
+from sterna.model.network.bitlinear import BitLinear, bit_linear, float_linear
 from sterna.model.network.quantizers import absmax_quantize
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.training import state
@@ -27,16 +27,46 @@ LEVELS = 121
 """The largest sum of five ternary digits, 243 levels."""
 
 
-class RowHead(BitLinear):
-    """A scale and a bias of each row, learnt, beside the scale of the matrix."""
+class BiasHead(BitLinear):
+    """A bias of each row."""
+
+    def grow(self) -> None:
+        """Add it to a ternary head."""
+        if self.bias is None:
+            self.bias = nn.Parameter(torch.zeros(len(self.weight)))
+
+
+class RowHead(BiasHead):
+    """A bias of each row, and a scale beside that of the matrix."""
 
     def grow(self) -> None:
         """Add them to a ternary head."""
+        super().grow()
         self.gain = nn.Parameter(torch.ones(len(self.weight)))
-        self.offset = nn.Parameter(torch.zeros(len(self.weight)))
+
+    def scale(self) -> Tensor:
+        """The scale of each row."""
+        return self.gain
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * self.gain + self.offset
+        return torch.addcmul(self.added, bit_linear(x, [self.weight], None), self.scale())
+
+
+class ShiftHead(RowHead):
+    """The same with scales that are powers of two: in integers a shift of each row."""
+
+    steps = 1       # of an octave
+
+    def scale(self) -> Tensor:
+        octaves = self.gain.detach().clamp_min(2.0 ** -4).log2()
+        rounded = torch.exp2((octaves * self.steps).round() / self.steps)
+        return self.gain + (rounded - self.gain).detach()
+
+
+class HalfHead(ShiftHead):
+    """Of two steps an octave: a shift of each row, and one of two mantissas."""
+
+    steps = 2
 
 
 class PlanesHead(BitLinear):
@@ -61,26 +91,30 @@ class FloatHead(BitLinear):
         return float_linear(x, [self.weight], None)
 
 
-HEADS = {"ternary": None, "rows": RowHead, "planes": PlanesHead, "float": FloatHead}
+HEADS = {"ternary": None, "bias": BiasHead, "rows": RowHead, "shifts": ShiftHead,
+         "halves": HalfHead,
+         "planes": PlanesHead, "float": FloatHead}
+"""``all NAME`` is that of every projection."""
 
 
 def train_with(head: str) -> None:
     """Have this process train models with one of :data:`HEADS`; their weights begin alike."""
-    kind = HEADS[head]
+    kind = HEADS[head.removeprefix("all ")]
 
     class Model(LanguageModel):
         def __init__(self, *positional: object, **named: object) -> None:
             super().__init__(*positional, **named)
-            if kind is not None:
-                self.head.__class__ = kind
-                self.head.grow()
+            for module in self.modules() if head.startswith("all ") else [self.head]:
+                if kind is not None and isinstance(module, BitLinear):
+                    module.__class__ = kind
+                    module.grow()
 
     state.LanguageModel = Model
 
 
 def main() -> None:
     parser = arguments(__doc__.splitlines()[0], "build/head.json")
-    parser.add_argument("--heads", nargs="+", choices=HEADS, default=list(HEADS))
+    parser.add_argument("--heads", nargs="+", default=list(HEADS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=2913)
     options = parser.parse_args()

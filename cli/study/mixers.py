@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "mixers"]
 
 _TASKS = ("text", "recall", "digits")
-_QUICK = 1 / 8
+_QUICK = 1 / 4
 """Of the budgets."""
 
 
@@ -43,7 +43,7 @@ def mixers(
         help="text, recall or digits; give it again for more. Default: text and recall, or "
              "digits for mixers that are not causal.")] = None,
     quick: Annotated[bool, typer.Option(
-        "--quick", help="Four rows on text, an eighth of the budget, one seed, no sweep.")] = False,
+        "--quick", help="Four rows on text, a quarter of the budget, one seed, no sweep.")] = False,
     seeds: Annotated[int | None, typer.Option(help="Seeds of each cell. Default: 3.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of all rows.")] = None,
     sweep: Annotated[bool | None, typer.Option(

@@ -67,6 +67,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     from sterna.model.training.quantize import quantize
     from sterna.model.training.recipe import Execution, Recording
     from sterna.model.training.train import TrainRecipe, train
+
     train_with(cell.head)       # a process trains one cell after another
     begin = time.process_time()
     corpus = corpus_of(cell.docstrings)

@@ -1,6 +1,7 @@
 """Sessions: what they refuse to load, and compiled operators."""
 
 import gc
+from weakref import WeakSet
 
 import numpy as np
 import onnx
@@ -119,6 +120,7 @@ def test_sessions_of_the_same_weights_share_one_copy(native_ops, tmp_path, monke
              for name, number in (("one", 0), ("same", 0), ("other", 1))]
     small = [OnnxModel(path, ops=native_ops) for path in paths]
     monkeypatch.setattr(memory_module, "LEAST_BYTES", 64)
+    monkeypatch.setattr(memory_module, "_alive", WeakSet())
     large = [OnnxModel(path, ops=native_ops) for path in paths]
     for path in paths:          # as after an update
         path.unlink()
@@ -134,7 +136,12 @@ def test_sessions_of_the_same_weights_share_one_copy(native_ops, tmp_path, monke
             expected = IntegerModel(models[number]).run(tokens)
             for got, wanted in zip(graph.run(tokens), expected, strict=True):
                 np.testing.assert_array_equal(got, wanted)
-    del one, same, other, large[1:], graph, graphs
+    for tensor in one.tensors.values():     # what sessions read is this memory, and no other
+        tensor[...] = 0
+    changed = [not np.array_equal(graph.run(tokens)[0], IntegerModel(models[number]).run(tokens)[0])
+               for graph, number in zip(large, (0, 0, 1), strict=True)]
+    assert changed == [True, True, False]
+    del one, same, other, large[1:], graph, graphs, tensor
     gc.collect()
     assert set(memory_module._alive) == {large[0]._session.weights}
     large.clear()

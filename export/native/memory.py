@@ -20,15 +20,17 @@ from sterna.export.graph.file import OnnxFile
 __all__ = ["LEAST_BYTES", "SharedWeights", "huge_pages", "share_weights"]
 
 LEAST_BYTES = 16 << 20
-"""Packed weights that are worth a copy; the TLB, if not a cache, holds fewer."""
+"""Packed weights that are worth a copy; the TLB reaches fewer in pages of 4 KiB, too."""
 _LINE, _PAGE = 64, 2 << 20
 
 
 def huge_pages(size: int) -> np.ndarray:
-    """Memory of its own, ``size`` zero bytes from the begin of a page, in huge pages if the system
-    has them: NumPy asks for these too, but malloc may take what it has had before."""
+    """``size`` zero bytes that begin at a huge page, in such pages where the system grants them.
+
+    NumPy asks for them, too, but malloc may hand out memory that was in small pages before.
+    """
     memory = mmap.mmap(-1, size + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(AttributeError, OSError):     # not Linux, or made without them
+    with suppress(OSError):     # a kernel without them
         memory.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(memory, np.uint8)
     first = -whole.ctypes.data % _PAGE
@@ -63,7 +65,7 @@ _alive: WeakSet[SharedWeights] = WeakSet()
 
 
 def share_weights(file: OnnxFile) -> SharedWeights | None:
-    """The packed weights of a file, those of a session that has the same or a copy.
+    """The packed weights of a file: the copy of another session of the same weights, or a new one.
 
     None for a small model, and for a graph that is in memory already.
     """

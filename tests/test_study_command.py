@@ -79,10 +79,10 @@ def tables_in(text: str) -> list[list[list[str]]]:
 def test_the_page_of_mixers_has_the_figures_of_its_data():
     docs = Path(__file__).parents[1] / "docs"
 
-    def data(name: str) -> dict[str, dict[str, dict[str, str]]]:
+    def data(name: str, seeds: int = 3) -> dict[str, dict[str, dict[str, str]]]:
         """The tables of a comparison by title, their rows by name."""
         found = json.loads((docs / "mixers" / f"{name}.json").read_text())
-        assert (found["missing"], found["seeds"]) == (0, 3)
+        assert (found["missing"], found["seeds"]) == (0, seeds)
         text = study_markdown(found)
         titles = re.findall(r"^(.*):\n\n\|", text, re.M)
         return {title.partition(",")[0]: {
@@ -94,12 +94,24 @@ def test_the_page_of_mixers_has_the_figures_of_its_data():
         next(table for title, table in once.items() if title.startswith(start))
         for start in ("Bits per byte", "Model of text", "Microseconds", "Bytes of state", "Digits"))
     page = (docs / "mixers.md").read_text()
-    budgets, by_distance = tables_in(page.partition("## The comparison")[2])[:2]
+    budgets, by_weights, by_distance = tables_in(page.partition("## The comparison")[2])[:3]
     longer = next(iter(four.values()))
     assert budgets[1:] == [
         [name, quality[name]["bpb, tokens"], quality[name]["bpb, seconds"],
          *(each[column] for column in ("bpb, tokens", "bpb, seconds", "carried"))]
         for name, each in longer.items()]
+    alone = {name: next(iter(next(iter(data(name, seeds).values())).values()))
+             for name, seeds in (("float", 3), ("float-four", 3),
+                                 ("attention-four", 2), ("wide-four", 2))}
+    assert by_weights[1:] == [
+        [weights, title, *(row[column] if row else "" for row in rows
+                           for column in ("bpb, tokens", "bpb, seconds"))]
+        for weights, title, *rows in (
+            ("float", "mlgru", alone["float"], alone["float-four"]),
+            ("float", "transformer", quality["transformer"], longer["transformer"]),
+            ("ternary", "mlgru", quality["mlgru"], longer["mlgru"]),
+            ("ternary", "attention", quality["attention"], alone["attention-four"]),
+            ("ternary", "mlgru, d 128", None, alone["wide-four"]))]
     recalled = recall["Recall in percent by tokens since the answer"]
     assert by_distance[1:] == [list(row.values()) for row in recalled.values()]
     text, shown = tables_in(f"{page.partition('## The full table')[2]}\n")

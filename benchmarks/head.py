@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from train_cells import Cell, arguments, run_cells
 
 from sterna.cli.terminal.tables import Table
-from sterna.model.network.bitlinear import BitLinear, bit_linear
+from sterna.model.network.bitlinear import BitLinear, RowScaledLinear, bit_linear
 from sterna.model.network.quantizers import absmax_quantize
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.training import state
@@ -27,49 +27,26 @@ LEVELS = 121
 """The largest sum of five ternary digits, 243 levels."""
 
 
-class BiasHead(BitLinear):
-    """A bias of each row."""
-
-    def grow(self) -> None:
-        """Add it to a ternary head."""
-        if self.bias is None:
-            self.bias = nn.Parameter(torch.zeros(len(self.weight)))
+class PlainHead(BitLinear):
+    """One scale and nothing else."""
 
 
-class RowHead(BiasHead):
-    """A bias of each row, and a scale beside that of the matrix."""
-
-    def grow(self) -> None:
-        """Add them to a ternary head."""
-        super().grow()
-        self.gain = nn.Parameter(torch.ones(len(self.weight)))
-
-    def scale(self) -> Tensor:
-        """The scale of each row."""
-        return self.gain
+class RowHead(RowScaledLinear):
+    """Scales of rows that are any numbers."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.addcmul(self.added, bit_linear(x, [self.weight], None), self.scale())
+        return torch.addcmul(self.added, bit_linear(x, [self.weight], None), self.gain)
 
 
-class ShiftHead(RowHead):
-    """The same with scales that are powers of two: in integers a shift of each row."""
+class HalfHead(RowScaledLinear):
+    """Two scales an octave: a shift of each row, and one of two mantissas."""
 
-    steps = 1       # of an octave
-
-    def scale(self) -> Tensor:
-        octaves = self.gain.detach().clamp_min(2.0 ** -4).log2()
-        rounded = torch.exp2((octaves * self.steps).round() / self.steps)
-        return self.gain + (rounded - self.gain).detach()
+    def row_octaves(self) -> Tensor:
+        low, high = self.octaves
+        return (self.gain.detach().clamp(2.0**low, 2.0**high).log2() * 2).round() / 2
 
 
-class HalfHead(ShiftHead):
-    """Of two steps an octave: a shift of each row, and one of two mantissas."""
-
-    steps = 2
-
-
-class PlanesHead(BitLinear):
+class PlanesHead(PlainHead):
     """Weights of 243 levels, so five ternary matrices of weight 1, 3, 9, 27 and 81."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,9 +56,9 @@ class PlanesHead(BitLinear):
 
 
 HEADS: dict[str, type[BitLinear]] = {
-    "ternary": BitLinear, "bias": BiasHead, "rows": RowHead, "shifts": ShiftHead,
+    "ternary": PlainHead, "bias": BitLinear, "rows": RowHead, "shifts": RowScaledLinear,
     "halves": HalfHead, "planes": PlanesHead}
-EVERYWHERE = {"all rows": RowHead, "all shifts": ShiftHead}
+EVERYWHERE = {"all rows": RowHead, "all shifts": RowScaledLinear}
 """The same of every projection."""
 
 
@@ -95,8 +72,10 @@ def train_with(head: str) -> None:
             for module in self.modules() if head in EVERYWHERE else [self.head]:
                 if isinstance(module, BitLinear):
                     module.__class__ = kind
-                    if isinstance(module, BiasHead):
-                        module.grow()
+                    if issubclass(kind, PlainHead):
+                        module.bias = None
+                    module.gain = (nn.Parameter(torch.ones(len(module.weight)))
+                                   if issubclass(kind, RowScaledLinear) else None)
 
     state.LanguageModel = Model
 

@@ -114,10 +114,11 @@ class FastGraph:
             pads = [0] * (2 * self._rank)
             pads[-1] = width - columns
             normed = graph.op("Pad", [normed, graph.integers(*pads)])
-        scales = np.array([real_scale(self.model, member) for member in members], np.float32)
+        # One of each member, or of each row of a single one.
+        scales = np.concatenate([real_scale(self.model, member) for member in members])
         scale = graph.op("Expand", [
-            graph.store(f"{name}.scale", scales[:, None]),
-            graph.integers(len(own), rows // len(own) * blocks)])
+            graph.store(f"{name}.scale", scales[:, None].astype(np.float32)),
+            graph.integers(len(scales), rows // len(scales) * blocks)])
         bias = self.real(f"{name}.bias", np.concatenate([each.bias for each in own]), fmt.frac)
         return graph.op(
             "MatMulNBits",

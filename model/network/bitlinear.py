@@ -34,8 +34,8 @@ from sterna.model.network.quantizers import (
 from sterna.model.triton_kernels.limits import WIDEST_ROW
 
 __all__ = [
-    "BitLinear", "KeepsCodes", "bit_linear", "codes_and_row_scale", "float_linear",
-    "naive_bit_linear", "project_codes",
+    "BitLinear", "KeepsCodes", "RowScaledLinear", "bit_linear", "codes_and_row_scale",
+    "float_linear", "naive_bit_linear", "project_codes",
 ]
 
 _Made = TypeVar("_Made")
@@ -272,3 +272,34 @@ class BitLinear(KeepsCodes):
                 [self.weight], lambda: codes_and_row_scale([self.weight]))
             return project_codes(x, codes, scale, bias)
         return bit_linear(x, [self.weight], None if bias is None else [bias])
+
+
+class RowScaledLinear(BitLinear):
+    """A :class:`BitLinear` whose rows have a scale of their own beside that of the matrix: a power
+    of two, so in integers a shift.
+
+    It is next to ``gain [rows]``, which begins at one; gradients pass straight through.
+    """
+
+    octaves = (-2, 1)
+    """Of the smallest and the largest scale, ``2**octave``."""
+
+    def __init__(self, columns: int, rows: int, **options: Any) -> None:
+        super().__init__(columns, rows, **options)
+        self.gain = nn.Parameter(torch.ones(rows))
+
+    def row_octaves(self) -> Tensor:
+        """Whole numbers ``[rows]``: each row is scaled by ``2**octave``."""
+        low, high = self.octaves
+        return self.gain.detach().clamp(2.0**low, 2.0**high).log2().round()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``x [..., columns]``, not normalised, to ``[..., rows]``."""
+        scale = self.row_octaves().exp2()
+        if self.keeps([self.weight]):
+            codes, whole = self.kept.get(
+                [self.weight], lambda: codes_and_row_scale([self.weight]))
+            return project_codes(x, codes, whole * scale, self.added)
+        scale = self.gain + (scale - self.gain).detach()
+        scaled = bit_linear(x, [self.weight], None) * scale
+        return scaled if self.added is None else scaled + self.added

@@ -74,9 +74,9 @@ class Numerics:
         """The logits."""
         return logits
 
-    def bias(self, bias: Tensor, *, residual: bool) -> Tensor:
-        """The bias of a ternary projection, whose output is a pre-activation or, if ``residual``,
-        added to the residual stream. It is a parameter: this does not work in place."""
+    def bias(self, bias: Tensor, *, output: str) -> Tensor:
+        """The bias of a ternary projection, whose output is ``"z"``, pre-activations, ``"logit"``,
+        or ``"x"``, added to the residual stream. It is a parameter: this does not work in place."""
         return bias
 
 
@@ -199,8 +199,7 @@ class Formats(Limits):
     def scan(self, forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
         return scan_sequential(forget, candidate, initial, self.profile.h)
 
-    def bias(self, bias: Tensor, *, residual: bool) -> Tensor:
-        """In the format of what it is added to, ``x`` if that is the residual stream, else ``z``;
-        it has a bit more, so that alone it can saturate."""
-        form = self.profile.x if residual else self.profile.z
+    def bias(self, bias: Tensor, *, output: str) -> Tensor:
+        """In the format of the output with a bit more, so that alone it can saturate."""
+        form = getattr(self.profile, output)
         return round_to(bias, FixedPoint(form.bits + 1, form.frac))

@@ -18,6 +18,7 @@ from sterna.model.network.autocast import keeps_precision
 from sterna.model.network.bitlinear import (
     BitLinear,
     KeepsCodes,
+    RowScaledLinear,
     bit_linear,
     codes_and_row_scale,
     project_codes,
@@ -156,13 +157,20 @@ class MixerInit:
         if self.ternary:
             return BitLinear(
                 columns, rows, bias=bias, generator=self.generator,
-                round_bias=partial(self.numerics.bias, residual=residual))
+                round_bias=partial(self.numerics.bias, output="x" if residual else "z"))
         linear = nn.utils.skip_init(nn.Linear, columns, rows, bias=bias)
         bound = 0.0 if residual else 1.0 / math.sqrt(columns)
         nn.init.uniform_(linear.weight, -bound, bound, generator=self.generator)
         if linear.bias is not None:
             nn.init.zeros_(linear.bias)
         return linear
+
+    def head(self, columns: int, rows: int) -> Projection:
+        """The projection to logits: a ternary one has a bias and a scale of each row."""
+        if not self.ternary:
+            return self.linear(columns, rows, bias=False)
+        return RowScaledLinear(columns, rows, generator=self.generator,
+                               round_bias=partial(self.numerics.bias, output="logit"))
 
     def embedding(self, count: int) -> nn.Embedding:
         """Vectors of ``count`` tokens, normal: in ternary models with deviation 1, in float ones

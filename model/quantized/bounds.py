@@ -125,12 +125,14 @@ def tensor_bounds(
 
 def _projected(record: Project, own: Projection) -> dict[str, int]:
     """Bounds of a projection's tensors, whatever its weights and biases are."""
-    product = 127 * record.columns * _combined(record) + _half(own.shift)
+    low, high = int(own.shift.min()), int(own.shift.max())
+    product = 127 * record.columns * _combined(record)
     # A bias has one bit more than the output.
     return {
         f"{record.name}.a": _unshifted(record),
         f"{record.name}.z": max(
-            product, (product >> own.shift) + 1 + (1 << record.output.bits)),
+            product + _half(high),
+            (product + _half(low) >> low) + 1 + (1 << record.output.bits)),
     }
 
 
@@ -176,4 +178,5 @@ def folds_bias(record: Project, own: Projection) -> bool:
     which takes 36 bits or more; trained models have 9 to 14.
     """
     added = (1 << record.output.bits) + 1
-    return 127 * record.columns * _combined(record) + (added << own.shift) < 1 << CARRIER_BITS
+    highest = int(own.shift.max())
+    return 127 * record.columns * _combined(record) + (added << highest) < 1 << CARRIER_BITS

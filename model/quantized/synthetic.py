@@ -19,7 +19,8 @@ __all__ = ["random_model"]
 def random_model(
     config: ModelConfig, profile: NumericProfile, seed: int = 0, *, gain: float = 1.5,
 ) -> QuantizedModel:
-    """Make a quantised model of random trits, biases and embedding.
+    """Make a quantised model of random trits, biases and embedding; rows of its head are scaled by
+    a half, one or two, as those of a trained model are.
 
     ``gain`` is the standard deviation a projection gives to a unit-RMS input, in units of
     its output: 1.5 keeps the gates busy, 100 drives every format into saturation. A vocabulary
@@ -33,9 +34,10 @@ def random_model(
         # acc has standard deviation sqrt(2/3 * columns) * rms(q); V takes rms(q) out.
         scale = gain * math.sqrt(1.5) / 127 * (1 << fmt.frac)
         k, shift = profile.quantize_scale(scale)
-        limit = 0 if name == "head" else min(1 << fmt.frac, 1 << (fmt.bits - 1))
+        limit = min(1 << fmt.frac, 1 << (fmt.bits - 1))
         bias = rng.integers(-limit, limit + 1, size=rows, dtype=np.int32)
-        projections[name] = Projection(weight, bias, k, shift)
+        octaves = rng.integers(-1, 2, size=rows) if name == "head" else np.zeros(1, dtype=int)
+        projections[name] = Projection(weight, bias, k, np.maximum(shift - octaves, 1))
     x = profile.x
     embedding = rng.integers(
         -(1 << x.frac), (1 << x.frac) + 1, size=(config.vocab, config.d), dtype=np.int16)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sterna.model.network.bitlinear import RowScaledLinear
 from sterna.model.network.quantizers import ternary_codes
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
@@ -47,7 +48,8 @@ def quantize(
         projections[name] = quantize_projection(
             name, _numpy(codes), weight_scale,
             None if linear.bias is None else _numpy(linear.bias), profile,
-            profile.output_format(name))
+            profile.output_format(name),
+            _numpy(linear.row_octaves()) if isinstance(linear, RowScaledLinear) else 0)
     return QuantizedModel(
         language_model(model.config, profile), profile.name, projections,
         to_fixed("embedding", _numpy(model.embedding.weight), profile.x),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from train_cells import Cell, arguments, run_cells
 
 from sterna.cli.terminal.tables import Table
-from sterna.model.network.bitlinear import BitLinear, RowScaledLinear, bit_linear
+from sterna.model.network.bitlinear import BitLinear, KeepsCodes, RowScaledLinear, bit_linear
 from sterna.model.network.quantizers import absmax_quantize
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.training import state
@@ -38,6 +38,17 @@ class RowHead(RowScaledLinear):
         return torch.addcmul(self.added, bit_linear(x, [self.weight], None), self.gain)
 
 
+class FreeHead(KeepsCodes):
+    """A bias, and weights that do not decay, as the optimiser takes it for no projection."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return bit_linear(x, [self.weight], [self.bias])
+
+
+class OneHead(RowHead):
+    """A single scale that is trained by itself, without weight decay."""
+
+
 class HalfHead(RowScaledLinear):
     """Two scales an octave: a shift of each row, and one of two mantissas."""
 
@@ -56,8 +67,8 @@ class PlanesHead(PlainHead):
 
 
 HEADS: dict[str, type[BitLinear]] = {
-    "ternary": PlainHead, "bias": BitLinear, "rows": RowHead, "shifts": RowScaledLinear,
-    "halves": HalfHead, "planes": PlanesHead}
+    "ternary": PlainHead, "bias": BitLinear, "one": OneHead, "free": FreeHead, "rows": RowHead,
+    "shifts": RowScaledLinear, "halves": HalfHead, "planes": PlanesHead}
 EVERYWHERE = {"all rows": RowHead, "all shifts": RowScaledLinear}
 """The same of every projection."""
 
@@ -74,7 +85,8 @@ def train_with(head: str) -> None:
                     module.__class__ = kind
                     if issubclass(kind, PlainHead):
                         module.bias = None
-                    module.gain = (nn.Parameter(torch.ones(len(module.weight)))
+                    gains = 1 if kind is OneHead else len(module.weight)
+                    module.gain = (nn.Parameter(torch.ones(gains))
                                    if issubclass(kind, RowScaledLinear) else None)
 
     state.LanguageModel = Model

@@ -1,8 +1,8 @@
 """The integer reference: one source, three number systems, the same integers."""
 
 import dataclasses
-import re
 import math
+import re
 
 import numpy as np
 import pytest

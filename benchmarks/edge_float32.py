@@ -25,7 +25,7 @@ class _Dense(FastGraph):
     def product(self, members: Sequence[str], normed: str, fmt: FixedPoint) -> str:
         own = [self.model.projections[member] for member in members]
         weight = np.concatenate([
-            each.weight * real_scale(self.model, name)[:, None]
+            each.weight * real_scale(self.model, name)
             for name, each in zip(members, own, strict=True)])
         name = "+".join(members)
         stored = self.graph.store(f"{name}.weight", weight.T.astype(np.float32))

@@ -77,8 +77,8 @@ def write_dense(model: QuantizedModel, path: Path) -> Path:
 
     def real(name: str) -> tuple[np.ndarray, np.ndarray]:
         part, frac = model.projections[name], profile.output_format(name).frac
-        scale = real_scale(model, name)[:, None] / math.sqrt(part.weight.shape[1])
-        return (part.weight.astype(np.float32) * scale.astype(np.float32),
+        scale = real_scale(model, name) / math.sqrt(part.weight.shape[1])
+        return (part.weight.astype(np.float32) * np.float32(scale),
                 np.ldexp(part.bias.astype(np.float32), -frac))
 
     merged = {"head": ["head"]}

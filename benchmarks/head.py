@@ -1,4 +1,4 @@
-"""What a finer head buys: `tiny` by the default recipe with each of :data:`HEADS`, and three seeds.
+"""What gains of matrices and finer heads buy: `tiny` by the default recipe, and three seeds.
 
     OMP_NUM_THREADS=1 python benchmarks/head.py
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from train_cells import Cell, arguments, run_cells
 
 from sterna.cli.terminal.tables import Table
-from sterna.model.network.bitlinear import BitLinear, KeepsCodes, RowScaledLinear, bit_linear
+from sterna.model.network.bitlinear import BitLinear, bit_linear
 from sterna.model.network.quantizers import absmax_quantize
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.training import state
@@ -27,74 +27,62 @@ LEVELS = 121
 """The largest sum of five ternary digits, 243 levels."""
 
 
-class PlainHead(BitLinear):
-    """One scale and nothing else."""
+class RowHead(BitLinear):
+    """A gain of each row."""
 
-
-class RowHead(RowScaledLinear):
-    """Scales of rows that are any numbers."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.addcmul(self.added, bit_linear(x, [self.weight], None), self.gain)
-
-
-class FreeHead(KeepsCodes):
-    """A bias, and weights that do not decay, as the optimiser takes it for no projection."""
+    def scale(self) -> Tensor:
+        """The gain as it is used."""
+        return self.gain
 
     def forward(self, x: Tensor) -> Tensor:
-        return bit_linear(x, [self.weight], [self.bias])
+        return torch.addcmul(self.added, bit_linear(x, [self.weight], None), self.scale())
 
 
-class OneHead(RowHead):
-    """A single scale that is trained by itself, without weight decay."""
+class ShiftHead(RowHead):
+    """The same, powers of two: in integers a shift of each row."""
+
+    def scale(self) -> Tensor:
+        rounded = torch.exp2(self.gain.detach().clamp_min(2.0 ** -4).log2().round())
+        return self.gain + (rounded - self.gain).detach()
 
 
-class HalfHead(RowScaledLinear):
-    """Two scales an octave: a shift of each row, and one of two mantissas."""
-
-    def row_octaves(self) -> Tensor:
-        low, high = self.octaves
-        return (self.gain.detach().clamp(2.0**low, 2.0**high).log2() * 2).round() / 2
-
-
-class PlanesHead(PlainHead):
+class PlanesHead(BitLinear):
     """Weights of 243 levels, so five ternary matrices of weight 1, 3, 9, 27 and 81."""
 
     def forward(self, x: Tensor) -> Tensor:
-        step = self.weight.detach().abs().amax() / LEVELS
-        levels = (self.weight.detach() / step).round() * step
-        return F.linear(absmax_quantize(x), self.weight + (levels - self.weight).detach())
+        latent = self.latent
+        step = latent.detach().abs().amax() / LEVELS
+        levels = (latent.detach() / step).round() * step
+        return F.linear(absmax_quantize(x), latent + (levels - latent).detach(), self.added)
 
 
 HEADS: dict[str, type[BitLinear]] = {
-    "ternary": PlainHead, "bias": BitLinear, "one": OneHead, "free": FreeHead, "rows": RowHead,
-    "shifts": RowScaledLinear, "halves": HalfHead, "planes": PlanesHead}
-EVERYWHERE = {"all rows": RowHead, "all shifts": RowScaledLinear}
-"""The same of every projection."""
+    "gain": BitLinear, "rows": RowHead, "shifts": ShiftHead, "planes": PlanesHead}
+"""All other projections are as they are, but for ``"plain"``: there none has a gain."""
 
 
 def train_with(head: str) -> None:
-    """Have this process train models with one of :data:`HEADS`; their weights begin alike."""
-    kind = (HEADS | EVERYWHERE)[head]
-
+    """Have this process train models with one of :data:`HEADS`, or ``"plain"``; their weights begin
+    alike."""
     class Model(LanguageModel):
         def __init__(self, *positional: object, **named: object) -> None:
             super().__init__(*positional, **named)
-            for module in self.modules() if head in EVERYWHERE else [self.head]:
-                if isinstance(module, BitLinear):
-                    module.__class__ = kind
-                    if issubclass(kind, PlainHead):
-                        module.bias = None
-                    gains = 1 if kind is OneHead else len(module.weight)
-                    module.gain = (nn.Parameter(torch.ones(gains))
-                                   if issubclass(kind, RowScaledLinear) else None)
+            if head == "plain":
+                for module in self.modules():
+                    if isinstance(module, BitLinear):
+                        module.gain = None
+                self.head.bias = None
+            else:
+                self.head.__class__ = HEADS[head]
+                if isinstance(self.head, RowHead):
+                    self.head.gain = nn.Parameter(torch.ones(len(self.head.weight)))
 
     state.LanguageModel = Model
 
 
 def main() -> None:
     parser = arguments(__doc__.splitlines()[0], "build/head.json")
-    parser.add_argument("--heads", nargs="+", choices=[*HEADS, *EVERYWHERE], default=list(HEADS))
+    parser.add_argument("--heads", nargs="+", choices=["plain", *HEADS], default=["plain", *HEADS])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=2913)
     options = parser.parse_args()

@@ -36,7 +36,7 @@ class Cell:
     docstrings: bool = False
     heldout_bytes: int = 16384
     integers: bool = False
-    head: str = "shifts"
+    head: str = "gain"
     recipe: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -36,8 +36,7 @@ def random_hgrn_bit(
                 widths.scale_bits)
             bias = rng.integers(-9, 10, record.rows, dtype=np.int32)
             weight = rng.integers(-1, 2, (record.rows, record.columns), dtype=np.int8)
-            projections[record.name] = Projection(
-                weight, bias, k, np.maximum(shift - rng.integers(0, 3, record.rows), 1))
+            projections[record.name] = Projection(weight, bias, k, shift)
     first = made.records[0]
     assert isinstance(first, Embedding)
     embedding = rng.integers(first.output.min, first.output.max + 1, (first.vocab, first.width))

@@ -70,10 +70,8 @@ class PlainRecords:
     def project(self, r: dict, v: dict, token: int) -> dict[str, Vector]:
         own, q = self.model.projections[r["name"]], v[r["norm"] + ".q"]
         a = rs(v[r["norm"] + ".v"][0] * own.k, r["combine_shift"])
-        weight, biases, shifts = own.weight.tolist(), own.bias.tolist(), own.shift.tolist()
-        shifts = shifts if len(shifts) > 1 else shifts * len(biases)
-        z = [rs(sum(w * x for w, x in zip(row, q, strict=True)) * a, shift) + bias
-             for row, shift, bias in zip(weight, shifts, biases, strict=True)]
+        z = [rs(sum(w * x for w, x in zip(row, q, strict=True)) * a, own.shift) + bias
+             for row, bias in zip(own.weight.tolist(), own.bias.tolist(), strict=True)]
         return {".z": [_sat(each, r) for each in z]}
 
     def sigmoid(self, r: dict, v: dict, token: int) -> dict[str, Vector]:

@@ -24,8 +24,7 @@ class PlainModel:
         self.embedding = model.embedding.tolist()
         self.table = model.sigmoid.tolist()
         self.projections = {
-            name: (p.weight.tolist(), p.bias.tolist(), p.k,
-                   (p.shift.tolist() * len(p.bias))[:len(p.bias)])
+            name: (p.weight.tolist(), p.bias.tolist(), p.k, p.shift)
             for name, p in model.projections.items()}
 
     def norm(self, y: list[int]) -> tuple[list[int], int]:
@@ -38,8 +37,8 @@ class PlainModel:
     def project(self, name: str, q: list[int], v: int) -> list[int]:
         weight, bias, k, shift = self.projections[name]
         scale = shift_round(v * k, self.p.scale_frac + self.p.mantissa_bits - self.p.scale_bits)
-        return [shift_round(sum(w * a for w, a in zip(row, q, strict=True)) * scale, s) + b
-                for row, b, s in zip(weight, bias, shift, strict=True)]
+        return [shift_round(sum(w * a for w, a in zip(row, q, strict=True)) * scale, shift) + b
+                for row, b in zip(weight, bias, strict=True)]
 
     def sigmoid(self, z: int) -> int:
         position = (z + 2 ** (self.p.z.bits - 1)) * self.p.sigmoid_segments

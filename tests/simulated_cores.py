@@ -89,8 +89,7 @@ def assert_same_model(model: QuantizedModel, expected: QuantizedModel) -> None:
         other = model.projections[name]
         np.testing.assert_array_equal(other.weight, projection.weight)
         np.testing.assert_array_equal(other.bias, projection.bias)
-        np.testing.assert_array_equal(other.shift, projection.shift)
-        assert other.k == projection.k, name
+        assert (other.k, other.shift) == (projection.k, projection.shift), name
     np.testing.assert_array_equal(model.embedding, expected.embedding)
     np.testing.assert_array_equal(model.sigmoid, expected.sigmoid)
 

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from mixer_parts import normal, values_and_gradients
 from torch import Tensor
 
-from sterna.model.network.bitlinear import (
-    BitLinear,
-    RowScaledLinear,
-    bit_linear,
-    naive_bit_linear,
-)
+from sterna.model.network.bitlinear import BitLinear, bit_linear, naive_bit_linear
 from sterna.model.network.quantizers import (
     SMALLEST_SCALE,
     absmax_codes,
@@ -142,26 +137,21 @@ def test_fused_form_equals_the_naive_one(columns, rows, lead, bias, limit, seed)
     torch.testing.assert_close(ours, naive, rtol=1e-9, atol=1e-9)
 
 
-@given(columns=st.integers(1, 20), rows=st.integers(1, 7), seed=seeds)
-def test_rows_are_scaled_by_powers_of_two(columns, rows, seed):
-    x, (weight,), (bias,) = random_case(columns, [rows], (4,), True, seed)
-    linear = RowScaledLinear(columns, rows).double()
-    gain = normal(rows, seed=seed + 30).exp()
-    for parameter, values in ((linear.weight, weight), (linear.bias, bias), (linear.gain, gain)):
-        parameter.data.copy_(values)
-    octaves = [min(max(round(math.log2(each)), -2), 1) for each in gain.tolist()]
-    assert linear.row_octaves().tolist() == octaves
-    scale = torch.tensor(octaves).exp2().double()
-
-    def plain(x: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
-        return naive_bit_linear(x, [weight], None) * (gain - gain.detach() + scale) + bias
-
-    parameters = [linear.weight, linear.bias, linear.gain]
-    torch.testing.assert_close(
-        values_and_gradients(linear, [x], parameters),
-        values_and_gradients(plain, [x, weight, bias, gain]), rtol=1e-9, atol=1e-9)
+@given(columns=st.integers(1, 20), rows=st.integers(1, 7), bias=st.booleans(), seed=seeds)
+def test_a_gain_scales_the_products(columns, rows, bias, seed):
+    x, (weight,), biases = random_case(columns, [rows], (4,), bias, seed)
+    linear = BitLinear(columns, rows, bias=bias).double()
+    gain = 0.3 + seed % 3
+    for parameter, value in zip(linear.sources, [
+            weight, torch.tensor([gain], dtype=torch.float64), *(biases or [])], strict=True):
+        parameter.data.copy_(value)
+    expected = naive_bit_linear(x, [weight], None) * gain + (biases[0] if biases else 0.0)
+    torch.testing.assert_close(linear(x), expected)
     with torch.no_grad():
-        torch.testing.assert_close(linear.eval()(x), plain(x, weight, bias, gain))
+        torch.testing.assert_close(linear.eval()(x), expected)
+        linear.gain.mul_(2.0)
+        doubled = expected + naive_bit_linear(x, [weight], None) * gain
+        torch.testing.assert_close(linear(x), doubled)      # what was kept is made anew
 
 
 @given(columns=st.integers(1, 300), seed=seeds)

@@ -105,7 +105,7 @@ def test_the_integers_are_those_of_the_quantised_model():
     layer = from_module(model.blocks()[1].mixer)
     for part, projection in layer.projections.items():
         right = quantized.projections[f"layer1.mlgru.{part}"]
-        assert (projection.k, *projection.shift) == (right.k, *right.shift)
+        assert (projection.k, projection.shift) == (right.k, right.shift)
         np.testing.assert_array_equal(projection.weight, right.weight)
         np.testing.assert_array_equal(projection.bias, right.bias)
 

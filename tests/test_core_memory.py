@@ -26,7 +26,6 @@ from sterna.hw.core.core_product import core_design
 from sterna.hw.core.cycle_model import run_cycles
 from sterna.hw.core.image_reader import ImageReader, ImageStatus
 from sterna.hw.core.linear_image import pack_image, read_image
-from sterna.hw.core.program import shift_range
 from sterna.hw.core.request import Request
 from sterna.hw.emit.folder import emit_component
 from sterna.hw.emit.verilog import verilog_files, write_verilog
@@ -332,7 +331,7 @@ def test_a_model_beyond_the_limits_is_refused(config, profile, message: str) -> 
 
 def test_a_shift_beyond_the_limits_is_refused() -> None:
     model = random_model(ModelConfig(8, 1, 8, 8), S16, seed=1)
-    low, _ = shift_range(model.projections.values())
+    low = min(each.shift for each in model.projections.values())
     params = CoreParams(replace(Limits.of(model), shifts=(low + 1, 40)), **SMALL)
     with pytest.raises(ValueError, match=f"has a shift of {low}, the core takes {low + 1} to"):
         build_image(model, params)

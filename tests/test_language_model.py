@@ -10,7 +10,6 @@ from conftest import ODD
 from torch import Tensor
 
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
-from sterna.model.network.bitlinear import RowScaledLinear
 from sterna.model.stack.evaluate import heldout_bpb
 from sterna.model.stack.language_model import LanguageModel
 
@@ -72,11 +71,10 @@ def test_projections_have_the_names_and_shapes_of_the_config(config):
     found = model.named_projections()
     assert {name: tuple(p.weight.shape) for name, p in found.items()} == config.projections()
     assert list(found) == list(config.projections())
-    assert [name for name, p in found.items() if isinstance(p, RowScaledLinear)] == ["head"]
     assert model.embedding.weight.shape == (config.vocab, config.d)
     inside = sum(p.numel() for p in model.parameters())
-    biases = sum(rows for rows, _ in config.projections().values())
-    assert inside == config.ternary_weights + biases + config.vocab * (config.d + 1)
+    biases_and_gains = sum(rows + 1 for rows, _ in config.projections().values())
+    assert inside == config.ternary_weights + biases_and_gains + config.vocab * config.d
 
 
 def test_seed_decides_the_model_and_the_global_generator_does_not():

@@ -39,7 +39,7 @@ def _other(projection: Projection, part: str) -> Projection:
     elif part == "bias":
         bias[2] ^= 1
     else:
-        shift = shift + 1
+        shift += 1
     return replace(projection, weight=weight, bias=bias, shift=shift)
 
 

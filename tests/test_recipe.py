@@ -146,7 +146,7 @@ def test_flips_and_zeros_are_counted_by_projection() -> None:
         weight[0] = -weight[0]      # the same scale, and every code that is not zero the other
     found = watch.end()
     assert set(found) == {name for name, each in model.named_modules()
-                          if isinstance(each, BitLinear)}
+                          if type(each).__name__ == "BitLinear"}
     scale = weight.abs().mean()
     assert found["head"].flipped == int((weight[0].abs() > scale / 2).sum())
     assert found["head"].zeros == int((weight.abs() <= scale / 2).sum())

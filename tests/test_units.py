@@ -115,7 +115,7 @@ def requantizer(*arguments, **options) -> Requantize:
 
 def requantize_beats(dut: Requantize, rng: np.random.Generator, count: int) -> Beats:
     params = dut.params
-    shift = ({"shift": rng.integers(len(params.shifts), size=(count, params.lanes))}
+    shift = ({"shift": rng.integers(len(params.shifts), size=count)}
              if params.select_bits else {})
     tag = {"tag": rng.integers(1 << params.tag_bits, size=count)} if params.tag_bits else {}
     return columns(
@@ -125,9 +125,8 @@ def requantize_beats(dut: Requantize, rng: np.random.Generator, count: int) -> B
 
 
 def requantized(params: RequantizeParams, beat: dict, bits: int) -> list[int]:
-    shifts = np.array(params.shifts, dtype=object)[beat.get("shift", 0)]
     return requantize(
-        np.array(beat["acc"], dtype=object), beat["scale"], shifts,
+        np.array(beat["acc"], dtype=object), beat["scale"], params.shifts[beat.get("shift", 0)],
         np.array(beat["bias"], dtype=object), FixedPoint(bits, 0)).tolist()
 
 
@@ -305,7 +304,7 @@ def test_extremes_of_the_requantiser_equal_the_reference(shifts):
         return [-(1 << (bits - 1)), (1 << (bits - 1)) - 1, -1, 0, 1]
 
     check(requantizer(17, 16, 16, 16, shifts=shifts), [
-        {"acc": [acc], "scale": scale, "bias": [bias]} | ({"shift": [i]} if len(shifts) > 1 else {})
+        {"acc": [acc], "scale": scale, "bias": [bias]} | ({"shift": i} if len(shifts) > 1 else {})
         for acc in ends(17) for scale in (0, 1, (1 << 16) - 1) for bias in ends(16)
         for i in range(len(shifts))])
 

@@ -153,8 +153,7 @@ def info(
     if loaded.is_own:
         _print_profile(loaded.profile)
     Table("matrices", ("name", "rows", "columns", "non-zero", "k", "shift"), [
-        (name, m["rows"], m["columns"], f"{m['nonzero']:.0%}", m["k"],
-         " to ".join(map(str, sorted({min(m["shift"]), max(m["shift"])}))))
+        (name, m["rows"], m["columns"], f"{m['nonzero']:.0%}", m["k"], m["shift"])
         for name, m in facts["projections"].items()]).print()
     for topic, entries in loaded.provenance.items():
         out.print(f"{topic}: {json.dumps(entries, indent=2)}")
@@ -202,8 +201,7 @@ def _facts(model: QuantizedModel) -> dict[str, Any]:
         "profile": model.profile_name, "records": records_to_json(model.records),
         "projections": {
             name: {"rows": p.weight.shape[0], "columns": p.weight.shape[1],
-                   "nonzero": float(np.mean(p.weight != 0)), "k": p.k,
-                   "shift": p.shift.tolist()}
+                   "nonzero": float(np.mean(p.weight != 0)), "k": p.k, "shift": p.shift}
             for name, p in model.projections.items()},
         "provenance": model.provenance,
     }

@@ -11,20 +11,20 @@ import numpy as np
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
-from sterna.model.quantized.real import run_real
+from sterna.model.quantized.real import Matrix, run_real
 from sterna.model.quantized.taps import Tap, TapRecorder, ignore
 
 __all__ = ["TensorError", "float_logits", "real_scale", "rounding_errors"]
 
 
-def real_scale(model: QuantizedModel, name: str) -> np.ndarray:
+def real_scale(model: QuantizedModel, name: str) -> float:
     """What ``T y / |y|`` of a projection is multiplied with to give its real output:
     ``127 K / 2^(MK - MA + shift + F)``, with F the fraction bits of the output
-    (docs/numerics.md); ``[1]`` or, with shifts of its own for each row, ``[rows]``."""
+    (docs/numerics.md)."""
     projection, profile = model.projections[name], model.profile
     exponent = (profile.mantissa_bits - profile.scale_bits + projection.shift
                 + profile.output_format(name).frac)
-    return np.ldexp(127.0 * projection.k, -exponent)
+    return math.ldexp(127 * projection.k, -exponent)
 
 
 def float_logits(
@@ -37,7 +37,7 @@ def float_logits(
     """
     profile = model.profile
 
-    def matrix(name: str) -> tuple[np.ndarray, np.ndarray]:
+    def matrix(name: str) -> Matrix:
         weight = model.projections[name].weight
         return weight, real_scale(model, name) / math.sqrt(weight.shape[1])
 

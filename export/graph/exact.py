@@ -233,21 +233,21 @@ class RecordGraph:
         acc = append_product(graph, f"{first.norm}.q", graph.concat(weights, 1),
                              self.value(f"{name}.acc", rows), self._float)
 
-        def spread(part: str, values: Iterable[np.ndarray]) -> str:
-            """Numbers ``[1]`` or ``[rows]`` of each projection: ``[rows]`` if there are several."""
-            stored = [graph.store(f"{record.name}.{part}", value)
+        def spread(part: str, values: Iterable[float]) -> str:
+            """A number of each projection: for each of its rows if there are several."""
+            stored = [graph.store(f"{record.name}.{part}", np.array([value]))
                       for record, value in zip(records, values, strict=True)]
             if len(stored) > 1:
                 stored = [graph.op("Expand", [name, graph.integers(record.rows)])
                           for name, record in zip(stored, records, strict=True)]
             return graph.concat(stored, 0)
 
-        k = spread("k", (np.array([float(each.k)]) for each in own))
+        k = spread("k", (float(each.k) for each in own))
         k = graph.op("Mul", [k, graph.power(-first.combine_shift)])
         scale = graph.round(graph.op("Mul", [f"{first.norm}.v", k]),
                             self.value(f"{name}.a", rows if len(records) > 1 else 1))
         # Not a multiplication: onnxruntime would take it for the scale of a product in float32.
-        scale = graph.op("Div", [scale, spread("divisor", (np.exp2(each.shift) for each in own))])
+        scale = graph.op("Div", [scale, spread("divisor", (2.0 ** each.shift for each in own))])
         bias = graph.cast(graph.concat([
             graph.store(f"{record.name}.bias", each.bias.astype(np.int32))
             for record, each in zip(records, own, strict=True)], 0), TensorProto.DOUBLE)

@@ -114,11 +114,10 @@ class FastGraph:
             pads = [0] * (2 * self._rank)
             pads[-1] = width - columns
             normed = graph.op("Pad", [normed, graph.integers(*pads)])
-        # One of each member, or of each row of a single one.
-        scales = np.concatenate([real_scale(self.model, member) for member in members])
+        scales = np.array([real_scale(self.model, member) for member in members], np.float32)
         scale = graph.op("Expand", [
-            graph.store(f"{name}.scale", scales[:, None].astype(np.float32)),
-            graph.integers(len(scales), rows // len(scales) * blocks)])
+            graph.store(f"{name}.scale", scales[:, None]),
+            graph.integers(len(own), rows // len(own) * blocks)])
         bias = self.real(f"{name}.bias", np.concatenate([each.bias for each in own]), fmt.frac)
         return graph.op(
             "MatMulNBits",

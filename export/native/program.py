@@ -94,7 +94,7 @@ def _constants(record: Record) -> list[str]:
         case Scale(name):
             return [f"{name}.vector"]
         case Project(name):
-            return [f"{name}.weight", f"{name}.bias", f"{name}.divisor"]
+            return [f"{name}.weight", f"{name}.bias"]
         case _:
             return []
 
@@ -116,12 +116,17 @@ def _numbers(record: Record, tensor: Callable[[str], np.ndarray]) -> dict[str, i
         case Recur():
             return limits | {"shift": record.frac, "reverse": not record.keeps}
         case Project(name):
-            return limits | {"mantissa": _mantissa(name, record.mantissa_bits, tensor)}
+            return limits | _scale(name, record.mantissa_bits, tensor)
     return limits
 
 
-def _mantissa(name: str, bits: int, tensor: Callable[[str], np.ndarray]) -> int:
-    k = np.asarray(tensor(f"{name}.k"), dtype=np.float64).reshape(-1)
-    if k.size == 1 and 0 <= k[0] < 1 << bits and k[0] == math.floor(k[0]):
-        return int(k[0])
-    raise ValueError(f"{name}.k must be a whole number of {bits} bits, got {k.tolist()}")
+def _scale(name: str, bits: int, tensor: Callable[[str], np.ndarray]) -> dict[str, int]:
+    k, divisor = (np.asarray(tensor(f"{name}.{part}"), dtype=np.float64).reshape(-1)
+                  for part in ("k", "divisor"))
+    if k.size == divisor.size == 1 and 0 <= k[0] < 1 << bits and k[0] == math.floor(k[0]):
+        fraction, exponent = math.frexp(divisor[0])
+        if fraction == 0.5 and 1 <= exponent <= 41:
+            return {"mantissa": int(k[0]), "shift": exponent - 1}
+    raise ValueError(
+        f"{name}.k must be a whole number of {bits} bits, and {name}.divisor a power of two from "
+        f"1 to 2^40, got {k.tolist()} and {divisor.tolist()}")

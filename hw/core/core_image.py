@@ -101,22 +101,21 @@ def unpack_image(image: CoreImage, tokenizer: Tokenizer = BYTES) -> QuantizedMod
             params.style).transpose(1, 0, 3, 2, 4)
         words = image.headers[fields.header * params.row_beats:][
             :fields.headers * params.row_beats]
-        sizes = params.bias_bits, params.minus_bits, params.shift_bits
-        header = from_ints(words, 0, params.header_layout.size).reshape(-1, sum(sizes))
-        bias, minus, shift = np.split(header, np.cumsum(sizes)[:-1], axis=1)
-        minus, shift = (each @ (1 << np.arange(each.shape[1])) for each in (minus, shift))
+        size = params.bias_bits + params.minus_bits
+        header = from_ints(words, 0, params.header_layout.size).reshape(-1, size)
+        minus = header[:, params.bias_bits:] @ (1 << np.arange(params.minus_bits))
         count = (padded == -1).sum(axis=(3, 4)).transpose(1, 0, 2).ravel()
         if (minus != count).any():
             raise ValueError(f"{names[0]}: a number of -1 weights is wrong")
-        bias, shift = (each.reshape(-1, slots, params.rows) for each in (
-            elements_of(bias, params.bias_bits), shift + low))
+        bias = elements_of(header[:, :params.bias_bits], params.bias_bits)
+        bias = bias.reshape(-1, slots, params.rows)
         for slot, name in enumerate(names):
             rows, columns = shapes[name]
             matrix = padded[slot].reshape(-1, fields.tiles * params.cols)
             projections[name] = Projection(
                 np.ascontiguousarray(matrix[:rows, :columns]),
                 bias[:, slot].reshape(-1)[:rows].astype(np.int32),
-                fields.k[slot], shift[:, slot].reshape(-1)[:rows])
+                fields.k[slot], fields.shift[slot] + low)
     size = params.limits.embedding_bits
     elements = from_ints(image.embedding, 0, params.post_lanes * size)
     embedding = elements_of(elements, size).reshape(config.vocab, -1)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from sterna.hw.core.geometry import POST_LANES, Geometry, StageKind, StageLimits
-from sterna.hw.core.program import shift_range
 from sterna.hw.parts.bits import signed_bits
 from sterna.model.checks import check_whole
 from sterna.model.profile import FixedPoint, NumericProfile
@@ -65,11 +64,11 @@ class Limits:
                 f"a core has one set of formats, got models of "
                 f"{', '.join(sorted(profile.name for profile in profiles)) or 'no profile'}")
         configs = [model.config for model in models]
+        shifts = [each.shift for model in models for each in model.projections.values()]
         return cls(
             profiles.pop(), max(c.d for c in configs), max(c.dff for c in configs),
             max(c.layers for c in configs), max(c.vocab for c in configs),
-            shift_range(each for model in models for each in model.projections.values()),
-            max(signed_bits(model.embedding) for model in models))
+            (min(shifts), max(shifts)), max(signed_bits(model.embedding) for model in models))
 
     def check(self, model: QuantizedModel) -> None:
         """Raise ValueError if a model is beyond these limits: it says which, and by how much."""
@@ -86,11 +85,9 @@ class Limits:
                 raise ValueError(f"the model has {value:,} {name}, the core takes {limit:,}")
         low, high = self.shifts
         for name, projection in model.projections.items():
-            smallest, largest = shift_range([projection])
-            if smallest < low or largest > high:
-                outside = smallest if smallest < low else largest
-                raise ValueError(
-                    f"{name} has a shift of {outside}, the core takes {low} to {high}")
+            if not low <= projection.shift <= high:
+                raise ValueError(f"{name} has a shift of {projection.shift}, "
+                                 f"the core takes {low} to {high}")
 
     @property
     def program(self) -> list[StageLimits]:

@@ -341,9 +341,9 @@ class Geometry:
 
     @property
     def shift_bits(self) -> int:
-        """Bits of a shift, counted from the smallest; none if there is one shift only."""
+        """Bits of a shift, counted from the smallest; one at least."""
         low, high = self.limits.shifts
-        return (high - low).bit_length()
+        return max((high - low).bit_length(), 1)
 
     # Units -------------------------------------------------------------------------
 
@@ -439,14 +439,14 @@ class Geometry:
             "header": range(max(self.most_biases, 2)),
             "state": range(max(self.state_words, 2)),
             "k": ArrayLayout(unsigned(self.profile.mantissa_bits), MAX_SLOTS),
+            "shift": ArrayLayout(unsigned(self.shift_bits), MAX_SLOTS),
         })
 
     @property
     def header_layout(self) -> ArrayLayout:
-        """A word of the memory of biases, a beat of rows: bias, number of -1 weights, shift."""
+        """A word of the memory of biases, a beat of rows: bias and number of -1 weights."""
         return ArrayLayout(StructLayout({
-            "bias": signed(self.bias_bits), "minus": unsigned(self.minus_bits),
-            "shift": unsigned(self.shift_bits)}), self.post_lanes)
+            "bias": signed(self.bias_bits), "minus": unsigned(self.minus_bits)}), self.post_lanes)
 
     @property
     def tag_layout(self) -> StructLayout:

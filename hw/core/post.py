@@ -8,7 +8,7 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.block_memory import read_block_rom, read_ring
-from sterna.hw.core.geometry import FRONT_STEPS, Geometry, StageKind
+from sterna.hw.core.geometry import FRONT_STEPS, MAX_SLOTS, Geometry, StageKind
 from sterna.hw.core.image_reader import header_fill_layout
 from sterna.hw.core.norm import scale_layout
 from sterna.hw.core.products import sequence_of
@@ -66,7 +66,7 @@ class Post(wiring.Component):
     logit_room, takes_logits : ``In(1)``, ``Out(1)``
         There is room for a beat of logits; such a beat is taken.
     fill : ``In(header_fill_layout(params))``, with a port
-        Biases, numbers of -1 weights and shifts that are read ahead: they come before the weights.
+        Biases and numbers of -1 weights that are read ahead: they come before the weights.
     header_used : ``Out(1)``
         Those of a group were used for the last sequence.
     results, results_valid : ``Out``
@@ -136,6 +136,8 @@ class Post(wiring.Component):
         params, numbers = self.params, self.params.requantize
         m.submodules.requantise = unit = Requantize(numbers)
         inputs, results = unit.accs.payload, unit.results.payload
+        stage = Array(self.stages)[tag.phase]
+        shift = Array(stage.shift[i] for i in range(MAX_SLOTS))[tag.slot]
         m.d.comb += [
             unit.accs.valid.eq(valid),
             inputs.scale.eq(self._scales(m, steps, tag)),
@@ -143,14 +145,14 @@ class Post(wiring.Component):
             self.results_valid.eq(unit.results.valid),
             Value.cast(self.results.tag).eq(results.tag),
         ]
+        if numbers.select_bits:
+            m.d.comb += inputs.shift.eq(steps.delay(shift, FRONT_STEPS, "shift"))
         if params.trace:
             m.d.comb += self.results.full.eq(results.full)
         for lane, acc in enumerate(accs):
             m.d.comb += [
                 inputs.acc[lane].eq(acc),
                 inputs.bias[lane].eq(word[lane].bias)]
-            if numbers.select_bits:
-                m.d.comb += inputs.shift[lane].eq(word[lane].shift)
             for name, bits in _fields(params).items():
                 m.d.comb += self.results[name][lane].eq(numbers.narrowed(results, lane, bits))
 
@@ -213,8 +215,8 @@ class Post(wiring.Component):
         return taken, part
 
     def _headers(self, m, steps, header, part):
-        """Biases, numbers of -1 weights and shifts, ``FRONT_STEPS`` after their address: a step for
-        the way from the memory."""
+        """Biases and numbers of -1 weights, ``FRONT_STEPS`` after their address: a step for the
+        way from the memory."""
         params = self.params
         bits = params.row_beats.bit_length() - 1
         address = Cat(part[:bits], header)

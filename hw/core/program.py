@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +12,7 @@ from sterna.hw.parts.bits import from_ints, to_bits, to_ints
 from sterna.hw.units.mac.weight_packing import row_codes
 from sterna.model.quantized import Projection
 
-__all__ = [
-    "ProgramImage", "Stage", "cluster_words", "pack_program", "plan_stages", "shift_range"]
+__all__ = ["ProgramImage", "Stage", "cluster_words", "pack_program", "plan_stages"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +87,6 @@ def plan_stages(
     return planned
 
 
-def shift_range(projections: Iterable[Projection]) -> tuple[int, int]:
-    """The smallest and the largest right shift of a row."""
-    shifts = np.concatenate([each.shift for each in projections])
-    return int(shifts.min()), int(shifts.max())
-
-
 def pack_program(
     stages: Sequence[Stage], projections: Mapping[str, Projection], params: Geometry, *,
     head_fill: int = 0,
@@ -115,25 +108,22 @@ def pack_program(
         bias = np.pad(np.stack([each.bias for each in matrices]).astype(np.int64),
                       ((0, 0), (0, rest)),
                       constant_values=head_fill if stage.kind is StageKind.HEAD else 0)
-        shift = np.pad(np.stack([np.broadcast_to(each.shift - low, stage.rows)
-                                 for each in matrices]), ((0, 0), (0, rest)))
         unused = [0] * (MAX_SLOTS - len(matrices))
         packed.append(layout.const({
             "kind": int(stage.kind), "last_slot": len(matrices) - 1, "tiles": stage.tiles,
             "chunks": stage.chunks, "headers": stage.headers, "outputs": stage.rows,
             "weight": stage.weight, "header": stage.header, "state": stage.state,
             "k": [*(each.k for each in matrices), *unused],
+            "shift": [*(each.shift - low for each in matrices), *unused],
         }).as_value().value)
         # [groups, slots, rows, tiles, cols] with the tiles before the rows is the order of use.
         codes = row_codes(padded.transpose(0, 1, 3, 2, 4), params.style)
         weights += to_ints(to_bits(
             codes.reshape(stage.words, -1), params.mac.code_bits))
         minus = (padded == -1).sum(axis=(3, 4))
-        bias, shift = (each.reshape(len(matrices), groups, params.rows).transpose(1, 0, 2)
-                       for each in (bias, shift))
+        own = bias.reshape(len(matrices), groups, params.rows).transpose(1, 0, 2)
         fields = [to_bits(each.reshape(-1, 1), bits).reshape(-1, params.post_lanes, bits)
-                  for each, bits in ((bias, params.bias_bits), (minus, params.minus_bits),
-                                     (shift, params.shift_bits))]
+                  for each, bits in ((own, params.bias_bits), (minus, params.minus_bits))]
         headers += to_ints(np.concatenate(fields, axis=2).reshape(-1, params.header_layout.size))
     return ProgramImage(params, packed, headers, weights)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sterna.hw.core.geometry import StageKind, StageLimits
-from sterna.hw.core.program import ProgramImage, pack_program, shift_range
+from sterna.hw.core.program import ProgramImage, pack_program
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component, interface_of
 from sterna.hw.emit.names import check_name
 from sterna.hw.emit.payloads import UnitPorts
@@ -90,15 +90,14 @@ def plan_matrices(
     for each in layers:
         numbers = each.requantization
         projections.append(
-            Projection(each.weight, np.zeros(each.rows, dtype=np.int32), 0, np.array([0]))
-            if numbers is None
-            else Projection(each.weight, numbers.bias, numbers.k, np.array([numbers.shift])))
+            Projection(each.weight, np.zeros(each.rows, dtype=np.int32), 0, 0) if numbers is None
+            else Projection(each.weight, numbers.bias, numbers.k, numbers.shift))
     if output is None:
         output = FixedPoint(max(each.output_bits for each in layers), 0)
     limits = LayerLimits(
         replace(S16, logit=output),
         tuple(StageLimits(StageKind.HEAD, 1, *shape) for shape in shapes),
-        shift_range(projections), normalizes=False, requantizes=formats != {None})
+        _shifts(projections), normalizes=False, requantizes=formats != {None})
     # Two vectors at a time, one of which comes in while the other is multiplied.
     return _packed(LayerParams(limits, sequences=2, **sizes), [[each] for each in projections])
 
@@ -119,8 +118,13 @@ def plan_layer(
         replace(layer.profile, logit=layer.output),
         tuple(StageLimits(kind, len(part), *part[0].weight.shape)
               for kind, part in zip(kinds, parts, strict=True)),
-        shift_range(every), normalizes=True)
+        _shifts(every), normalizes=True)
     return _packed(LayerParams(limits, sequences=sequences, **sizes), parts)
+
+
+def _shifts(projections: Sequence[Projection]) -> tuple[int, int]:
+    shifts = [each.shift for each in projections]
+    return min(shifts), max(shifts)
 
 
 def _packed(
@@ -327,8 +331,7 @@ def _described(layer: Layer) -> dict[str, Any]:
         "kind": _NAMES[type(layer)], "profile": layer.profile.name,
         "columns": layer.columns, "rows": layer.rows,
         "projections": {
-            name: {"shape": list(each.weight.shape), "k": each.k,
-                   "shift": each.shift.tolist(),
+            name: {"shape": list(each.weight.shape), "k": each.k, "shift": each.shift,
                    "sha256": sha256_of(each.weight)}
             for name, each in layer.projections.items()}}
 

@@ -25,7 +25,7 @@ def to_bits(values: np.ndarray, width: int) -> np.ndarray:
     [[1, 0, 0, 0, 1, 1]]
     """
     bits = (values[..., None].astype(np.int64) >> np.arange(width)) & 1
-    return bits.astype(np.uint8).reshape(len(values), values.shape[1] * width)
+    return bits.astype(np.uint8).reshape(len(values), -1)
 
 
 def to_ints(bits: np.ndarray) -> list[int]:

@@ -33,7 +33,7 @@ class RequantizeParams:
     # Right shifts to choose from, each 0 to 40; increasing. Constant shifts are wires, so a
     # model's few shifts cost a small multiplexer and no barrel shifter.
     shifts: tuple[int, ...]
-    lanes: int = 1  # accumulators per beat, of one scale
+    lanes: int = 1  # accumulators per beat; they share everything but accumulator and bias
     # signed bits of further formats; each result says whether it fits them
     narrower: tuple[int, ...] = ()
     tag_bits: int = 0  # bits that travel with a beat
@@ -85,7 +85,7 @@ class RequantizeParams:
             "scale": unsigned(self.scale_bits),
         }
         if self.select_bits:
-            fields["shift"] = ArrayLayout(unsigned(self.select_bits), self.lanes)
+            fields["shift"] = unsigned(self.select_bits)
         if self.tag_bits:
             fields["tag"] = unsigned(self.tag_bits)
         return StructLayout(fields)
@@ -145,9 +145,8 @@ class Requantize(wiring.Component):
             m.d.comb += results.tag.eq(steps.delay(accs.tag, params.latency, "tag"))
 
         scale = steps.register(accs.scale, "scale")
+        select = steps.delay(accs.shift, 2, "select") if params.select_bits else 0
         for lane in range(params.lanes):
-            select = (steps.delay(accs.shift[lane], 2, f"select{lane}")
-                      if params.select_bits else 0)
             acc = steps.register(accs.acc[lane], f"acc{lane}")
             product = steps.register(acc * scale, f"product{lane}")
             shifted = [with_rounding_bit(product, shift) for shift in params.shifts]

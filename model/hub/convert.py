@@ -230,4 +230,4 @@ def _projection(name: str, codes: np.ndarray, scale: float, made: Formatted) -> 
             scale * made.scales[name], widths.mantissa_bits, widths.scale_bits)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    return Projection(codes, np.zeros(len(codes), dtype=np.int16), k, np.array([shift]))
+    return Projection(codes, np.zeros(len(codes), dtype=np.int16), k, shift)

@@ -34,8 +34,8 @@ from sterna.model.network.quantizers import (
 from sterna.model.triton_kernels.limits import WIDEST_ROW
 
 __all__ = [
-    "BitLinear", "KeepsCodes", "RowScaledLinear", "bit_linear", "codes_and_row_scale",
-    "float_linear", "naive_bit_linear", "project_codes",
+    "BitLinear", "KeepsCodes", "bit_linear", "codes_and_row_scale", "float_linear",
+    "naive_bit_linear", "project_codes",
 ]
 
 _Made = TypeVar("_Made")
@@ -239,14 +239,17 @@ def float_linear(
 
 
 class BitLinear(KeepsCodes):
-    """One ternary projection: latent weights ``[rows, columns]`` and a bias ``[rows]``.
+    """One ternary projection: latent weights ``[rows, columns]``, a gain ``[1]`` and a bias
+    ``[rows]``.
 
-    Weights begin uniform within ``±1/sqrt(columns)``, drawn by ``generator``, biases at zero.
-    ``round_bias`` says what the bias becomes before it is added, as its format in integers.
+    Weights begin uniform within ``±1/sqrt(columns)``, drawn by ``generator``, the gain at one,
+    biases at zero. ``round_bias`` says what the bias becomes before it is added, as its format in
+    integers. The gain multiplies the weights: codes stay the same, and their scale can grow while
+    weight decay keeps weights so small that codes flip.
     """
 
     def __init__(
-        self, columns: int, rows: int, *, bias: bool = True,
+        self, columns: int, rows: int, *, bias: bool = True, gain: bool = True,
         generator: torch.Generator | None = None,
         round_bias: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
@@ -254,8 +257,14 @@ class BitLinear(KeepsCodes):
         bound = 1.0 / math.sqrt(columns)
         initial = torch.empty(rows, columns).uniform_(-bound, bound, generator=generator)
         self.weight = nn.Parameter(initial)
+        self.gain = nn.Parameter(torch.ones(1)) if gain else None
         self.bias = nn.Parameter(torch.zeros(rows)) if bias else None
         self._round_bias = round_bias
+
+    @property
+    def latent(self) -> Tensor:
+        """What is made ternary: the weights times the gain."""
+        return self.weight if self.gain is None else self.weight * self.gain
 
     @property
     def added(self) -> Tensor | None:
@@ -264,42 +273,16 @@ class BitLinear(KeepsCodes):
             return self.bias
         return self._round_bias(self.bias)
 
+    @property
+    def sources(self) -> list[Tensor]:
+        """What it computes with: weights, gain and bias, as far as it has them."""
+        return [each for each in (self.weight, self.gain, self.bias) if each is not None]
+
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., columns]``, not normalised, to ``[..., rows]``."""
         bias = self.added
-        if self.keeps([self.weight]):
+        if self.keeps(self.sources):
             codes, scale = self.kept.get(
-                [self.weight], lambda: codes_and_row_scale([self.weight]))
+                self.sources, lambda: codes_and_row_scale([self.latent]))
             return project_codes(x, codes, scale, bias)
-        return bit_linear(x, [self.weight], None if bias is None else [bias])
-
-
-class RowScaledLinear(BitLinear):
-    """A :class:`BitLinear` whose rows have a scale of their own beside that of the matrix: a power
-    of two, so in integers a shift.
-
-    It is next to ``gain [rows]``, which begins at one; gradients pass straight through.
-    """
-
-    octaves = (-2, 1)
-    """Of the smallest and the largest scale, ``2**octave``."""
-
-    def __init__(self, columns: int, rows: int, **options: Any) -> None:
-        super().__init__(columns, rows, **options)
-        self.gain = nn.Parameter(torch.ones(rows))
-
-    def row_octaves(self) -> Tensor:
-        """Whole numbers ``[rows]``: each row is scaled by ``2**octave``."""
-        low, high = self.octaves
-        return self.gain.detach().clamp(2.0**low, 2.0**high).log2().round()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``x [..., columns]``, not normalised, to ``[..., rows]``."""
-        scale = self.row_octaves().exp2()
-        if self.keeps([self.weight]):
-            codes, whole = self.kept.get(
-                [self.weight], lambda: codes_and_row_scale([self.weight]))
-            return project_codes(x, codes, whole * scale, self.added)
-        scale = self.gain + (scale - self.gain).detach()
-        scaled = bit_linear(x, [self.weight], None) * scale
-        return scaled if self.added is None else scaled + self.added
+        return bit_linear(x, [self.latent], None if bias is None else [bias])

@@ -89,7 +89,7 @@ class DenseMML(nn.Module):
     ) -> None:
         super().__init__()
         # It holds weight and bias, and counts as ternary; its own norm is not used.
-        self.linear = BitLinear(columns, rows, bias=bias, generator=generator)
+        self.linear = BitLinear(columns, rows, bias=bias, gain=False, generator=generator)
         self.gain = nn.Parameter(torch.ones(columns))
         self.eps = eps
 

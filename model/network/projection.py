@@ -18,7 +18,6 @@ from sterna.model.network.autocast import keeps_precision
 from sterna.model.network.bitlinear import (
     BitLinear,
     KeepsCodes,
-    RowScaledLinear,
     bit_linear,
     codes_and_row_scale,
     project_codes,
@@ -49,11 +48,10 @@ class Joint(KeepsCodes, nn.ModuleDict):
         """Map ``x [..., columns]`` to ``[..., rows of all]``, which saturate at ``±limit``."""
         modules = tuple(self.values())
         if not self.training and _are(BitLinear, modules):
-            weights, biases = _weights_and_biases(modules)
-            given = [*weights, *(each.bias for each in modules if isinstance(each.bias, Tensor))]
+            given = [each for module in modules if isinstance(module, BitLinear)
+                     for each in module.sources]
             if self.keeps(given):
-                codes, scales, bias = self.kept.get(given, lambda: (
-                    *codes_and_row_scale(weights), torch.cat(biases) if biases else None))
+                codes, scales, bias = self.kept.get(given, lambda: _codes_and_bias(modules))
                 return project_codes(x, codes, scales, bias, limit)
         return project(modules, x, limit)
 
@@ -104,11 +102,16 @@ def _weights_and_biases(modules: Iterable[nn.Module]) -> tuple[list[Tensor], lis
     biases: list[Tensor] = []
     for each in modules:
         assert isinstance(each, BitLinear | nn.Linear)
-        weights.append(each.weight)
+        weights.append(each.latent if isinstance(each, BitLinear) else each.weight)
         bias = each.added if isinstance(each, BitLinear) else each.bias
         if bias is not None:
             biases.append(bias)
     return weights, biases or None
+
+
+def _codes_and_bias(modules: tuple[nn.Module, ...]) -> tuple[Tensor, Tensor, Tensor | None]:
+    weights, biases = _weights_and_biases(modules)
+    return *codes_and_row_scale(weights), torch.cat(biases) if biases else None
 
 
 def _joined(modules: tuple[nn.Module, ...]) -> tuple[Tensor, Tensor | None]:
@@ -150,14 +153,16 @@ class MixerInit:
 
     def linear(
         self, columns: int, rows: int, *, bias: bool = True, residual: bool = False,
+        output: str = "z",
     ) -> Projection:
-        """A projection ``[..., columns]`` to ``[..., rows]``. A ``residual`` one, whose output is
-        added to the residual stream, starts at zero in float, so that a block begins as the
-        identity. (Ternary weights of zero would have no scale.)"""
+        """A projection ``[..., columns]`` to ``[..., rows]``, pre-activations unless ``output``
+        names another format. A ``residual`` one, whose output is added to the residual stream,
+        starts at zero in float, so that a block begins as the identity. (Ternary weights of zero
+        would have no scale.)"""
         if self.ternary:
             return BitLinear(
                 columns, rows, bias=bias, generator=self.generator,
-                round_bias=partial(self.numerics.bias, output="x" if residual else "z"))
+                round_bias=partial(self.numerics.bias, output="x" if residual else output))
         linear = nn.utils.skip_init(nn.Linear, columns, rows, bias=bias)
         bound = 0.0 if residual else 1.0 / math.sqrt(columns)
         nn.init.uniform_(linear.weight, -bound, bound, generator=self.generator)
@@ -166,11 +171,8 @@ class MixerInit:
         return linear
 
     def head(self, columns: int, rows: int) -> Projection:
-        """The projection to logits: a ternary one has a bias and a scale of each row."""
-        if not self.ternary:
-            return self.linear(columns, rows, bias=False)
-        return RowScaledLinear(columns, rows, generator=self.generator,
-                               round_bias=partial(self.numerics.bias, output="logit"))
+        """The projection to logits, which has a bias if it is ternary."""
+        return self.linear(columns, rows, bias=self.ternary, output="logit")
 
     def embedding(self, count: int) -> nn.Embedding:
         """Vectors of ``count`` tokens, normal: in ternary models with deviation 1, in float ones

@@ -125,14 +125,12 @@ def tensor_bounds(
 
 def _projected(record: Project, own: Projection) -> dict[str, int]:
     """Bounds of a projection's tensors, whatever its weights and biases are."""
-    low, high = int(own.shift.min()), int(own.shift.max())
-    product = 127 * record.columns * _combined(record)
+    product = 127 * record.columns * _combined(record) + _half(own.shift)
     # A bias has one bit more than the output.
     return {
         f"{record.name}.a": _unshifted(record),
         f"{record.name}.z": max(
-            product + _half(high),
-            (product + _half(low) >> low) + 1 + (1 << record.output.bits)),
+            product, (product >> own.shift) + 1 + (1 << record.output.bits)),
     }
 
 
@@ -178,5 +176,4 @@ def folds_bias(record: Project, own: Projection) -> bool:
     which takes 36 bits or more; trained models have 9 to 14.
     """
     added = (1 << record.output.bits) + 1
-    highest = int(own.shift.max())
-    return 127 * record.columns * _combined(record) + (added << highest) < 1 << CARRIER_BITS
+    return 127 * record.columns * _combined(record) + (added << own.shift) < 1 << CARRIER_BITS

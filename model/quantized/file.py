@@ -72,19 +72,13 @@ class Projection:
         int16 or int32 ``[rows]`` in the format of the projection's output.
     k, shift
         Mantissa and right shift of the weight scale: ``z = rs(acc * A, shift) + bias``
-        with ``A = rs(V * k, combine_shift)``. The shift is that of all rows or, as in the head of
-        a trained model, of each: integers ``[1]`` or ``[rows]``, kept as int32 ``[1]`` if all are
-        alike.
+        with ``A = rs(V * k, combine_shift)``.
     """
 
     weight: np.ndarray
     bias: np.ndarray
     k: int
-    shift: np.ndarray
-
-    def __post_init__(self) -> None:
-        shift = np.asarray(self.shift, dtype=np.int32).reshape(-1)
-        object.__setattr__(self, "shift", shift[:1] if (shift == shift[:1]).all() else shift)
+    shift: int
 
 
 @dataclass(frozen=True)
@@ -219,8 +213,8 @@ class QuantizedModel:
         for name, projection in self.projections.items():
             tensors[f"{name}.weight"] = pack_trits(projection.weight)
             tensors[f"{name}.bias"] = _narrowest(projection.bias)
-            tensors[f"{name}.scale"] = np.concatenate(
-                [[projection.k], projection.shift], dtype=np.int32)
+            tensors[f"{name}.scale"] = np.array(
+                [projection.k, projection.shift], dtype=np.int32)
         for name, vector in self.vectors.items():
             tensors[f"{name}.vector"] = _narrowest(vector)
         header = {
@@ -322,16 +316,15 @@ def _parse(blob: bytes) -> QuantizedModel:
     projections = {}
     for name, record in projects.items():
         scale = tensors[f"{name}.scale"]
-        if scale.shape not in ((2,), (1 + record.rows,)) or scale.dtype.kind != "i":
+        if scale.shape != (2,) or scale.dtype.kind != "i":
             raise ValueError(
-                f"{name}.scale must be the integers (k, shift), or k and the shift of each of "
-                f"{record.rows} rows, got {scale.dtype} {scale.shape}")
+                f"{name}.scale must be the integers (k, shift), got {scale.dtype} {scale.shape}")
         try:
             weight = unpack_trits(tensors[f"{name}.weight"], (record.rows, record.columns))
         except ValueError as error:
             raise ValueError(f"{name}.weight: {error}") from error
         projections[name] = Projection(
-            weight, tensors[f"{name}.bias"], int(scale[0]), scale[1:])
+            weight, tensors[f"{name}.bias"], int(scale[0]), int(scale[1]))
     return QuantizedModel(
         records, header["profile"], projections, tensors["embedding"], tensors["sigmoid"],
         header["provenance"], tokenizer, {name: tensors[f"{name}.vector"] for name in scales})
@@ -407,9 +400,9 @@ def _check_projection(record: Project, projection: Projection) -> None:
     low, high = 1 << (bits - 1), (1 << bits) - 1
     if not low <= projection.k <= high:
         raise ValueError(f"{name}: k must be from {low} to {high}, got {projection.k}")
-    shifts = projection.shift
-    _check_range(f"{name}: shift", shifts, (1,) if shifts.size == 1 else (record.rows,),
-                 1, NumericProfile.max_shift)
+    if not 1 <= projection.shift <= NumericProfile.max_shift:
+        raise ValueError(
+            f"{name}: shift must be from 1 to {NumericProfile.max_shift}, got {projection.shift}")
 
 
 # Packing ------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized.file import Projection
@@ -55,13 +54,12 @@ def to_fixed(name: str, values: np.ndarray, fmt: FixedPoint) -> np.ndarray:
 
 def quantize_projection(
     name: str, codes: np.ndarray, scale: float, bias: np.ndarray | None,
-    profile: NumericProfile, output: FixedPoint, octaves: ArrayLike = 0,
+    profile: NumericProfile, output: FixedPoint,
 ) -> Projection:
     """Quantise a ternary matrix behind a norm, with its scale and its bias.
 
     ``codes`` are integers ``[rows, columns]`` of -1, 0 and 1, ``scale`` is what a code stands for
     (the mean magnitude of a BitNet matrix, for example), ``bias`` real numbers ``[rows]`` or None.
-    With whole numbers ``octaves [rows]`` it stands for ``scale * 2**octaves``, row by row.
 
     The scale becomes a mantissa and a shift; the root of the fan-in and the 127 of the
     activations are folded in, so that no consumer ever computes a scale. The bias has one bit more
@@ -79,5 +77,4 @@ def quantize_projection(
         raise ValueError(f"{name}: {error}") from error
     bias = np.zeros(rows) if bias is None else bias
     return Projection(
-        codes.astype(np.int8), to_fixed(f"{name}.bias", bias, wider), k,
-        shift - np.asarray(octaves))
+        codes.astype(np.int8), to_fixed(f"{name}.bias", bias, wider), k, shift)

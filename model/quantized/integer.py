@@ -154,11 +154,10 @@ def combine_scale(v: Array, k: int, project: Project | NumericProfile) -> Array:
 
 
 def requantize(
-    acc: Array, scale: Array, shift: Array | int, bias: Array | int, fmt: FixedPoint | None,
+    acc: Array, scale: Array, shift: int, bias: Array | int, fmt: FixedPoint | None,
 ) -> Array:
-    """``rs(acc * scale, shift) + bias``, saturated to ``fmt`` (not at all if None); the shift, to
-    the right, is that of all rows or of each."""
-    value = ((acc * scale + ((1 << shift) >> 1)) >> shift) + bias
+    """``rs(acc * scale, shift) + bias``, saturated to ``fmt`` (not at all if None)."""
+    value = rs(acc * scale, shift) + bias
     return value if fmt is None else saturate(value, fmt)
 
 
@@ -214,7 +213,6 @@ class IntegerRecords:
         self._weights_t = {
             name: transposed(p.weight, like) for name, p in projections.items()}
         self._biases = {name: move(p.bias, xp.int64) for name, p in projections.items()}
-        self._shifts = {name: move(p.shift, xp.int64) for name, p in projections.items()}
         self._vectors = {name: move(each, xp.int64) for name, each in vectors.items()}
 
     def run(
@@ -267,7 +265,7 @@ class IntegerRecords:
                     give(f"{name}.acc", acc)
                     give(f"{name}.a", scale)
                     last = give(f"{name}.z", requantize(
-                        acc, scale, self._shifts[name], self._biases[name],
+                        acc, scale, own.shift, self._biases[name],
                         record.output if record.saturates else None))
                 case Sigmoid():
                     table = self._complement if record.complement else self._table

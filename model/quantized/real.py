@@ -39,10 +39,10 @@ Matrix: TypeAlias = tuple[np.ndarray, float]
 
 def run_real(
     records: Sequence[Record], tokens: np.ndarray, embedding: np.ndarray,
-    matrices: Callable[[str], Matrix | tuple[np.ndarray, np.ndarray]],
-    vectors: Mapping[str, np.ndarray], constants: Mapping[str, float], tap: Tap = ignore, *,
-    keeps_logits: bool = True, biases: Mapping[str, np.ndarray] = MappingProxyType({}),
-    quantises: bool = True, saturates: bool = False,
+    matrices: Callable[[str], Matrix], vectors: Mapping[str, np.ndarray],
+    constants: Mapping[str, float], tap: Tap = ignore, *, keeps_logits: bool = True,
+    biases: Mapping[str, np.ndarray] = MappingProxyType({}), quantises: bool = True,
+    saturates: bool = False,
 ) -> np.ndarray | None:
     """Run whole sequences, record by record, so that only one matrix is needed at a time.
 
@@ -55,8 +55,7 @@ def run_real(
     embedding
         float ``[vocab, width]``.
     matrices
-        Gives the matrix of a :class:`Project` by its name; asked once for each, in order. What a
-        one of it stands for may be an array ``[rows]``.
+        Gives the matrix of a :class:`Project` by its name; asked once for each, in order.
     vectors, constants
         Of :class:`Scale`; of :class:`Root` and :class:`Energy`, which add that part of a mean
         square.

@@ -19,8 +19,7 @@ __all__ = ["random_model"]
 def random_model(
     config: ModelConfig, profile: NumericProfile, seed: int = 0, *, gain: float = 1.5,
 ) -> QuantizedModel:
-    """Make a quantised model of random trits, biases and embedding; rows of its head are scaled by
-    a half, one or two, as those of a trained model are.
+    """Make a quantised model of random trits, biases and embedding.
 
     ``gain`` is the standard deviation a projection gives to a unit-RMS input, in units of
     its output: 1.5 keeps the gates busy, 100 drives every format into saturation. A vocabulary
@@ -36,8 +35,7 @@ def random_model(
         k, shift = profile.quantize_scale(scale)
         limit = min(1 << fmt.frac, 1 << (fmt.bits - 1))
         bias = rng.integers(-limit, limit + 1, size=rows, dtype=np.int32)
-        octaves = rng.integers(-1, 2, size=rows) if name == "head" else np.zeros(1, dtype=int)
-        projections[name] = Projection(weight, bias, k, np.maximum(shift - octaves, 1))
+        projections[name] = Projection(weight, bias, k, shift)
     x = profile.x
     embedding = rng.integers(
         -(1 << x.frac), (1 << x.frac) + 1, size=(config.vocab, config.d), dtype=np.int16)

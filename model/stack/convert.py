@@ -21,7 +21,7 @@ from sterna.model.layers import (
 )
 from sterna.model.mixers.channel import GLU
 from sterna.model.mixers.recurrent import MLGRU
-from sterna.model.network.bitlinear import BitLinear, RowScaledLinear
+from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.numerics import S16_LIMITS, Numerics
 from sterna.model.network.quantizers import ternary_codes
@@ -91,9 +91,7 @@ def ternary_matrix_of(linear: BitLinear) -> TernaryMatrix:
     if not isinstance(linear, BitLinear):
         raise ValueError(f"expected a BitLinear, got a {type(linear).__name__}: its weights are "
                          f"not ternary")
-    if isinstance(linear, RowScaledLinear):
-        raise ValueError("a TernaryMatrix has one scale, a RowScaledLinear one of each row")
-    codes, scale = ternary_codes(linear.weight)
+    codes, scale = ternary_codes(linear.latent)
     if not np.isfinite(scale):
         raise ValueError("not every weight is finite; the model did not converge")
     return TernaryMatrix(

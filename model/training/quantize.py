@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from sterna.model.network.bitlinear import RowScaledLinear
 from sterna.model.network.quantizers import ternary_codes
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
@@ -44,12 +43,11 @@ def quantize(
     model.config.check_integer_form()
     projections = {}
     for name, linear in model.named_projections().items():
-        codes, weight_scale = ternary_codes(linear.weight)
+        codes, weight_scale = ternary_codes(linear.latent)
         projections[name] = quantize_projection(
             name, _numpy(codes), weight_scale,
             None if linear.bias is None else _numpy(linear.bias), profile,
-            profile.output_format(name),
-            _numpy(linear.row_octaves()) if isinstance(linear, RowScaledLinear) else 0)
+            profile.output_format(name))
     return QuantizedModel(
         language_model(model.config, profile), profile.name, projections,
         to_fixed("embedding", _numpy(model.embedding.weight), profile.x),

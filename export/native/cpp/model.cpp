@@ -250,15 +250,11 @@ private:
             name_ + ".weight", kUint8, {r.matrix.blocks(), r.matrix.steps(), 16, 4});
         check_codes(name_ + ".weight", r.matrix);
         r.vector = constant<int32_t>(r.constant + 1, name_ + ".bias", kInt32, r.width);
-        shifts(r);
         const double unshifted = acts.high * double(r.mantissa);
         fits(unshifted, r.combine_shift);
         const double scale = std::ldexp(unshifted, int(-r.combine_shift)) + 1;
-        require(scale < 0x1p31, "its scale needs more than 31 bits");
-        const int left = *std::max_element(r.left.begin(), r.left.end());
-        const double sums = std::ldexp(127 * double(r.columns), left);
-        require(sums < 0x1p31, "the shifts of its rows are too far apart");
-        const double reach = sums * scale;
+        require(scale < 0x1p31 && r.shift >= 0, "its scale needs more than 31 bits");
+        const double reach = 127 * double(r.columns) * scale;
         fits(reach, r.shift);
         double most = 0;
         for (int64_t i = 0; i < r.width; ++i) most = std::max(most, std::fabs(double(r.vector[i])));
@@ -267,23 +263,6 @@ private:
         give(r, Holds::kVector, r.width, std::max(-most, double(r.low)),
              std::min(most, double(r.high)));
         if (r.result == kLogits) model_.logits = r.width;
-    }
-
-    // The largest is the one of all rows, before which the sums of others go to the left.
-    void shifts(Record& r) {
-        const std::string name = name_ + ".divisor";
-        const std::vector<double> from = constant<double>(r.constant + 2, name, kDouble, -1);
-        const int64_t count = static_cast<int64_t>(from.size());
-        require(count == 1 || count == r.width, "it has no divisor, or one of each row");
-        for (int64_t i = 0; i < r.width; ++i) {
-            const double divisor = from[count == 1 ? 0 : i];
-            int exponent = 0;
-            check(std::frexp(divisor, &exponent) == 0.5 && exponent >= 1 && exponent <= 41,
-                  name + " must be powers of two from 1 to 2^40, got " + to_string(divisor));
-            r.left.push_back(exponent - 1);
-        }
-        r.shift = *std::max_element(r.left.begin(), r.left.end());
-        for (int32_t& each : r.left) each = static_cast<int32_t>(r.shift) - each;
     }
 
     void sigmoid(Record& r) {

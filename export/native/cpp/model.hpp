@@ -98,7 +98,6 @@ struct Record : Numbers {
     bool narrow = false;                // all of it fits in 32 bits
     Matrix matrix;
     std::vector<int32_t> vector;        // of a scale; the biases of a project
-    std::vector<int32_t> left;          // of a project: rs(acc * a, shift - left), row by row
     const Table* table = nullptr;
     int64_t state = 0;                  // of a recurrence
 };

@@ -132,15 +132,14 @@ inline int64_t isqrt(int64_t value) {
     return static_cast<int64_t>(__builtin_sqrt(static_cast<double>(value)));
 }
 
-// out = sat(rs(acc * a, shift - left) + bias).
+// out = sat(rs(acc * a, shift) + bias).
 inline void requantize(const Record& record, const int32_t* __restrict acc, int64_t a,
-                       const int32_t* __restrict left, const int32_t* __restrict bias, int64_t n,
-                       int32_t* __restrict out) {
+                       const int32_t* __restrict bias, int64_t n, int32_t* __restrict out) {
     const int32_t shift = static_cast<int32_t>(record.shift);
     const int32_t scale = static_cast<int32_t>(a);
     const int64_t half = half_of(shift), low = record.low, high = record.high;
     for (int64_t i = 0; i < n; ++i) {
-        const int64_t value = ((int64_t{acc[i] << left[i]} * scale + half) >> shift) + bias[i];
+        const int64_t value = ((int64_t{acc[i]} * scale + half) >> shift) + bias[i];
         out[i] = static_cast<int32_t>(std::clamp(value, low, high));
     }
 }
@@ -191,8 +190,8 @@ inline void project(const Record& record, const Tile& tile, int64_t begin, int64
         const int64_t scale = round_shift(
             tile.scale(record.x, begin + row, record.columns).value * record.mantissa,
             record.combine_shift);
-        requantize(record, acc + row * width, scale, record.left.data() + from,
-                   record.vector.data() + from, std::min(width, record.width - from), out + from);
+        requantize(record, acc + row * width, scale, record.vector.data() + from,
+                   std::min(width, record.width - from), out + from);
     }
 }
 

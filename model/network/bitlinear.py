@@ -201,19 +201,28 @@ def project_codes(
     return _multiply(x, codes.to(x.dtype), row_scale.to(x.dtype), bias, limit)[0]
 
 
+def _gained(weight: Tensor, gain: Tensor) -> Tensor:
+    """``weight * gain``, whose gradient to the gain is that through the ternary matrix: through the
+    latent one, `tiny` lost 0.08 bits per byte."""
+    return weight * gain.detach() + (gain - gain.detach()) * ternarize(weight).detach()
+
+
 @Replaceable
 @keeps_precision
 def bit_linear(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None,
-    limit: float = math.inf,
+    limit: float = math.inf, gains: Sequence[Tensor] | None = None,
 ) -> Tensor:
     """Normalise and quantise ``x [..., columns]`` once, and project it with every weight.
 
     ``weights`` are latent matrices ``[rows, columns]``, each made ternary with its own scale,
     ``biases`` one ``[rows]`` for each, or None. Returns the outputs of all side by side,
     ``[..., rows of all]``. They saturate at plus and minus ``limit``, and saturated ones pass no
-    gradient; others pass straight through both quantisers.
+    gradient; others pass straight through both quantisers. ``gains`` are a number ``[1]`` for each
+    matrix, by which it is multiplied.
     """
+    if gains is not None:
+        weights = [_gained(weight, gain) for weight, gain in zip(weights, gains, strict=True)]
     kernels = kernels_for(x, *weights, *(biases or ()))
     if kernels is not None:
         return kernels.bit_linear(x, weights, biases, limit)
@@ -229,10 +238,12 @@ def bit_linear(
 
 def float_linear(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None,
-    limit: float = math.inf,
+    limit: float = math.inf, gains: Sequence[Tensor] | None = None,
 ) -> Tensor:
     """:func:`bit_linear` without its two quantisers, in whose place it can be put: ``x`` is divided
     by its root mean square and projected by the latent weights as they are."""
+    if gains is not None:
+        weights = [weight * gain for weight, gain in zip(weights, gains, strict=True)]
     normalised = F.rms_norm(x, x.shape[-1:], eps=1e-12)
     bias = None if biases is None else torch.cat(list(biases))
     return F.hardtanh(F.linear(normalised, torch.cat(list(weights)), bias), -limit, limit)
@@ -244,8 +255,8 @@ class BitLinear(KeepsCodes):
 
     Weights begin uniform within ``±1/sqrt(columns)``, drawn by ``generator``, the gain at one,
     biases at zero. ``round_bias`` says what the bias becomes before it is added, as its format in
-    integers. The gain multiplies the weights: codes stay the same, and their scale can grow while
-    weight decay keeps weights so small that codes flip.
+    integers. The gain multiplies the matrix: its scale can grow while weight decay keeps weights so
+    small that codes flip.
     """
 
     def __init__(
@@ -263,8 +274,8 @@ class BitLinear(KeepsCodes):
 
     @property
     def latent(self) -> Tensor:
-        """What is made ternary: the weights times the gain."""
-        return self.weight if self.gain is None else self.weight * self.gain
+        """What is made ternary, ``[rows, columns]``: the weights times the gain."""
+        return self.weight if self.gain is None else _gained(self.weight, self.gain)
 
     @property
     def added(self) -> Tensor | None:
@@ -285,4 +296,5 @@ class BitLinear(KeepsCodes):
             codes, scale = self.kept.get(
                 self.sources, lambda: codes_and_row_scale([self.latent]))
             return project_codes(x, codes, scale, bias)
-        return bit_linear(x, [self.latent], None if bias is None else [bias])
+        return bit_linear(x, [self.weight], None if bias is None else [bias],
+                          gains=None if self.gain is None else [self.gain])

@@ -48,10 +48,10 @@ class Joint(KeepsCodes, nn.ModuleDict):
         """Map ``x [..., columns]`` to ``[..., rows of all]``, which saturate at ``±limit``."""
         modules = tuple(self.values())
         if not self.training and _are(BitLinear, modules):
-            given = [each for module in modules if isinstance(module, BitLinear)
-                     for each in module.sources]
+            linears = [each for each in modules if isinstance(each, BitLinear)]
+            given = [each for linear in linears for each in linear.sources]
             if self.keeps(given):
-                codes, scales, bias = self.kept.get(given, lambda: _codes_and_bias(modules))
+                codes, scales, bias = self.kept.get(given, lambda: _codes_and_bias(linears))
                 return project_codes(x, codes, scales, bias, limit)
         return project(modules, x, limit)
 
@@ -75,8 +75,10 @@ def project(
     """
     modules = tuple(projections)
     if _are(BitLinear, modules):
-        weights, biases = _weights_and_biases(modules)
-        return bit_linear(x, weights, biases, limit)
+        linears = [each for each in modules if isinstance(each, BitLinear)]
+        gains = [each.gain for each in linears if each.gain is not None]
+        return bit_linear(
+            x, [each.weight for each in linears], _biases(linears), limit, gains or None)
     if _are(nn.Linear, modules):
         y = F.linear(x, *_joined(modules))
     else:
@@ -86,10 +88,11 @@ def project(
 
 def _are(kind: type[nn.Module], modules: tuple[nn.Module, ...]) -> bool:
     """Whether calling the modules would be the forward pass of ``kind`` and nothing else, and all
-    have a bias or none has."""
+    have a bias, and a gain, or none has."""
     # Torch has no public way to ask for hooks, of a module or of all: these names are its own, and
     # what nn.Module.__call__ itself asks. tests/test_joint.py hangs in a hook of every kind.
-    return (len({each.bias is None for each in modules if isinstance(each, kind)}) == 1
+    return (len({(each.bias is None, getattr(each, "gain", None) is None)
+                 for each in modules if isinstance(each, kind)}) == 1
             and not _has_any_global_hook()
             and all(type(each).forward is kind.forward and "forward" not in vars(each)
                     and not (each._forward_hooks or each._forward_pre_hooks
@@ -97,28 +100,22 @@ def _are(kind: type[nn.Module], modules: tuple[nn.Module, ...]) -> bool:
                     for each in modules))
 
 
-def _weights_and_biases(modules: Iterable[nn.Module]) -> tuple[list[Tensor], list[Tensor] | None]:
-    weights: list[Tensor] = []
-    biases: list[Tensor] = []
-    for each in modules:
-        assert isinstance(each, BitLinear | nn.Linear)
-        weights.append(each.latent if isinstance(each, BitLinear) else each.weight)
-        bias = each.added if isinstance(each, BitLinear) else each.bias
-        if bias is not None:
-            biases.append(bias)
-    return weights, biases or None
+def _biases(modules: Iterable[nn.Module]) -> list[Tensor] | None:
+    biases = [each.added if isinstance(each, BitLinear) else each.bias for each in modules]
+    return [each for each in biases if isinstance(each, Tensor)] or None
 
 
-def _codes_and_bias(modules: tuple[nn.Module, ...]) -> tuple[Tensor, Tensor, Tensor | None]:
-    weights, biases = _weights_and_biases(modules)
-    return *codes_and_row_scale(weights), torch.cat(biases) if biases else None
+def _codes_and_bias(modules: Iterable[BitLinear]) -> tuple[Tensor, Tensor, Tensor | None]:
+    biases = _biases(modules)
+    return (*codes_and_row_scale([each.latent for each in modules]),
+            torch.cat(biases) if biases else None)
 
 
 def _joined(modules: tuple[nn.Module, ...]) -> tuple[Tensor, Tensor | None]:
     """Weights (ternary ones dequantised) and biases of projections, one after the other."""
-    weights, biases = _weights_and_biases(modules)
-    if isinstance(modules[0], BitLinear):
-        weights = [ternarize(each) for each in weights]
+    weights = [ternarize(each.latent) if isinstance(each, BitLinear) else each.weight
+               for each in modules]
+    biases = _biases(modules)
     return torch.cat(weights), torch.cat(biases) if biases else None
 
 

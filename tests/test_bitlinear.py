@@ -1,9 +1,11 @@
 """The two quantisers, and the fused ternary projection that equals them and a matrix product."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from mixer_parts import normal, values_and_gradients
@@ -146,12 +148,18 @@ def test_a_gain_scales_the_products(columns, rows, bias, seed):
             weight, torch.tensor([gain], dtype=torch.float64), *(biases or [])], strict=True):
         parameter.data.copy_(value)
     expected = naive_bit_linear(x, [weight], None) * gain + (biases[0] if biases else 0.0)
-    torch.testing.assert_close(linear(x), expected)
+    close = partial(torch.testing.assert_close, rtol=1e-6, atol=1e-6)   # scales are float32
+    close(linear(x), expected)
+    found, wanted = (torch.autograd.grad(
+        form.square().sum(), [linear.weight, linear.gain]) for form in (
+            linear(x), F.linear(absmax_quantize(x), linear.gain * ternarize(linear.weight),
+                                linear.bias)))
+    close(found, wanted, rtol=1e-5)
     with torch.no_grad():
-        torch.testing.assert_close(linear.eval()(x), expected)
+        close(linear.eval()(x), expected)
         linear.gain.mul_(2.0)
         doubled = expected + naive_bit_linear(x, [weight], None) * gain
-        torch.testing.assert_close(linear(x), doubled)      # what was kept is made anew
+        close(linear(x), doubled)       # what was kept is made anew
 
 
 @given(columns=st.integers(1, 300), seed=seeds)

@@ -113,8 +113,10 @@ def _codes_and_bias(modules: Iterable[BitLinear]) -> tuple[Tensor, Tensor, Tenso
 
 def _joined(modules: tuple[nn.Module, ...]) -> tuple[Tensor, Tensor | None]:
     """Weights (ternary ones dequantised) and biases of projections, one after the other."""
-    weights = [ternarize(each.latent) if isinstance(each, BitLinear) else each.weight
-               for each in modules]
+    weights: list[Tensor] = []
+    for each in modules:
+        assert isinstance(each, BitLinear | nn.Linear)
+        weights.append(ternarize(each.latent) if isinstance(each, BitLinear) else each.weight)
     biases = _biases(modules)
     return torch.cat(weights), torch.cat(biases) if biases else None
 

@@ -166,7 +166,7 @@ def _step_microseconds(model: LanguageModel, length: int) -> float:
     return 1e6 * statistics.median(seconds) / _STEPS
 
 
-_FORMAT = 2
+_FORMAT = 3
 _LONGEST = 200
 """Characters of a title in the name of a file, which may have 255: patterns can be long."""
 

@@ -144,7 +144,7 @@ def test_a_ternary_graph_is_compared_by_its_own_codes(tmp_path):
     # x, output, gate and up, down, head; twice, as the text is read twice.
     assert report.codes == 2 * 2 * 40 * 5 * 16
     weight = model.embedding.weight.data
-    weight.mul_(1 + 1e-5 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
+    weight.mul_(1 + 2e-5 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)))
     off = check_float(model, path, tokens=40)
     assert off.flipped > report.flipped
     assert 0 < off.farthest < 0.01

@@ -91,6 +91,13 @@ def test_a_float_start_has_gradients_of_full_precision() -> None:
     expected = (x / x.square().mean(-1, keepdim=True).sqrt() @ weight.t() + bias).clamp(-2.0, 2.0)
     assert torch.allclose(found, expected, atol=1e-5)
     assert not torch.allclose(bit_linear(x, [weight], [bias], 2.0), expected, atol=1e-2)
+    gain = torch.tensor([1.5], requires_grad=True)
+    with bit_linear.by(float_linear):
+        gained = bit_linear(x, [weight], None, gains=[gain])
+    plain = float_linear(x, [weight], None)
+    assert torch.allclose(gained, 1.5 * plain, atol=1e-5)
+    gradient, = torch.autograd.grad(gained.sum(), gain)
+    assert torch.allclose(gradient, plain.sum(), atol=1e-4)
 
 
 def test_the_average_follows_its_recurrence() -> None:

@@ -169,10 +169,6 @@ class MixerInit:
             nn.init.zeros_(linear.bias)
         return linear
 
-    def head(self, columns: int, rows: int) -> Projection:
-        """The projection to logits, which has a bias if it is ternary."""
-        return self.linear(columns, rows, bias=self.ternary, output="logit")
-
     def embedding(self, count: int) -> nn.Embedding:
         """Vectors of ``count`` tokens, normal: in ternary models with deviation 1, in float ones
         1/sqrt(d), so that what blocks add, from zero on, soon counts beside them."""

@@ -44,8 +44,9 @@ class _Stack(nn.Module):
         linear, self.norm = gained(init, config.is_hgrn_bit)
         if not init.ternary:
             self.norm = nn.RMSNorm(config.d, eps=1e-6)
-        self.head = (linear(config.d, outputs, bias=False) if config.is_hgrn_bit
-                     else init.head(config.d, outputs))
+        self.head = (
+            linear(config.d, outputs, bias=False) if config.is_hgrn_bit
+            else init.linear(config.d, outputs, bias=init.ternary, output="logit"))
 
     def blocks(self) -> list[Block]:
         """The layers, first to last."""

@@ -75,7 +75,7 @@ def through(layer: nn.Module, x: Tensor) -> Tensor:
     """A projection by its formula, whether it is ternary or not."""
     if isinstance(layer, nn.Linear):
         return F.linear(x, layer.weight, layer.bias)
-    return naive_bit_linear(x, [layer.weight], [layer.bias])
+    return naive_bit_linear(x, [layer.latent], [layer.bias])
 
 
 Form = Callable[..., Tensor | Sequence[Tensor]]

@@ -70,7 +70,7 @@ class Session:
     >>> from sterna.model.quantized import load_model
     >>> session = Session(build(load_model("tiny")))
     >>> session.complete(["The for"], tokens=10, temperature=0)
-    ['m formatti']
+    ['mat string']
     """
 
     def __init__(

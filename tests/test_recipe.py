@@ -63,6 +63,7 @@ def test_learning_rate_warms_up_and_falls_along_a_cosine() -> None:
     (TrainRecipe, {"batch": 10 ** 18}, "batch must be a whole number from 1 to 2147483647"),
     (TrainRecipe, {"beta2": 1.0}, "beta2 must be from 0 to below 1"),
     (TrainRecipe, {"weight_decay": -1.0}, "weight_decay must be at least 0, got -1"),
+    (TrainRecipe, {"gain_lr_factor": math.nan}, "gain_lr_factor must be at least 0, got nan"),
     (Execution, {"threads": 1.5}, "threads must be a whole number from"),
     (Execution, {"threads": 10 ** 12}, "threads must be a whole number from"),
     (Recording, {"checkpoint_seconds": -1.0}, "checkpoint_seconds must be at least 0, got -1"),

@@ -127,13 +127,14 @@ def test_minutes_are_kept_and_count_all_sessions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("weights", ["ternary", "float"])
 def test_embedding_learns_faster_and_only_matrices_decay(weights: str) -> None:
     model = LanguageModel(replace(CONFIG, weights=weights))
-    optimizer = adamw(model, RECIPE)
-    embedding, matrices, biases = optimizer.param_groups
+    optimizer = adamw(model, replace(RECIPE, gain_lr_factor=0.5))
+    embedding, matrices, gains, biases = optimizer.param_groups
     assert embedding["params"] == [model.embedding.weight]
-    assert [group["lr_factor"] for group in optimizer.param_groups] == [3.0, 1.0, 1.0]
+    assert [group["lr_factor"] for group in optimizer.param_groups] == [3.0, 1.0, 0.5, 1.0]
     assert [group["weight_decay"] for group in optimizer.param_groups] == [
-        0.0, RECIPE.weight_decay, 0.0]
+        0.0, RECIPE.weight_decay, 0.0, 0.0]
     assert {p.dim() for p in matrices["params"]} == {2}
+    assert len(gains["params"]) == (len(matrices["params"]) if weights == "ternary" else 0)
     assert {p.dim() for p in biases["params"]} == {1}
     held = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
     assert held == sum(p.numel() for p in model.parameters())

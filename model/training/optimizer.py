@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.projection import Projection
 from sterna.model.training.distributed import like
 from sterna.model.training.recipe import TrainRecipe
@@ -19,17 +20,21 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def adamw(model: nn.Module, recipe: TrainRecipe) -> torch.optim.AdamW:
-    """AdamW in three groups: embeddings, matrices of projections (which decay), and the rest; a
-    group has ``lr_factor``, by which the learning rate of a step is to be multiplied."""
+    """AdamW in four groups: embeddings, matrices of projections (which decay), their gains, and the
+    rest; a group has ``lr_factor``, by which the learning rate of a step is to be multiplied."""
     embeddings = [each.weight for each in model.modules() if isinstance(each, nn.Embedding)]
     matrices = [each.weight for each in model.modules() if isinstance(each, Projection)]
-    grouped = {id(parameter) for parameter in (*embeddings, *matrices)}
+    gains = [each.gain for each in model.modules()
+             if isinstance(each, BitLinear) and each.gain is not None]
+    grouped = {id(parameter) for parameter in (*embeddings, *matrices, *gains)}
     rest = [each for each in model.parameters() if id(each) not in grouped]
     return torch.optim.AdamW(
         [{"params": embeddings, "lr_factor": recipe.embedding_lr_factor, "weight_decay": 0.0,
           "decays": False},
          {"params": matrices, "lr_factor": 1.0, "weight_decay": recipe.weight_decay,
           "decays": True},
+         {"params": gains, "lr_factor": recipe.gain_lr_factor, "weight_decay": 0.0,
+          "decays": False},
          {"params": rest, "lr_factor": 1.0, "weight_decay": 0.0, "decays": False}],
         lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), fused=True)
 

@@ -45,6 +45,8 @@ class TrainRecipe:
 
     lr: float = 1e-2                    # peak learning rate
     embedding_lr_factor: float = 3.0    # the embedding learns this much faster
+    # The gains of matrices learn this much faster; with 0 they stay at one, against overfitting.
+    gain_lr_factor: float = 1.0
     batch: int = 8                      # windows per step
     window: int = 128                   # tokens predicted per window
     beta1: float = 0.9                  # of AdamW
@@ -93,9 +95,9 @@ class TrainRecipe:
                 raise ValueError(f"{name} must be from 0 to below 1, got {value}")
         if not 0.0 <= real_number("general_share", self.general_share) <= 1.0:
             raise ValueError(f"general_share must be from 0 to 1, got {self.general_share}")
-        decay = real_number("weight_decay", self.weight_decay)
-        if not 0.0 <= decay < math.inf:
-            raise ValueError(f"weight_decay must be at least 0, got {decay}")
+        for name in ("weight_decay", "gain_lr_factor"):
+            if not 0.0 <= (value := real_number(name, getattr(self, name))) < math.inf:
+                raise ValueError(f"{name} must be at least 0, got {value}")
         if self.schedule not in SCHEDULES:
             raise ValueError(
                 f"schedule must be {' or '.join(SCHEDULES)}, got {self.schedule!r}")

@@ -12,11 +12,12 @@ from __future__ import annotations
 import argparse
 
 from sterna.cli.terminal.tables import Table
-from sterna.hw.core.core_image import program
-from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.cycle_model import MemoryTiming, run_cycles
+from sterna.hw.core.cycle_report import shape_stages
+from sterna.hw.core.limits import Limits
 from sterna.hw.core.products import Cluster
-from sterna.hw.core.program import ProgramImage
+from sterna.hw.core.program import ProgramImage, place_stages
 from sterna.hw.core.request import Request
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.cached_tools import CachedTools
@@ -50,14 +51,15 @@ def main() -> None:
     options = vars(parser.parse_args())
     clock, memory = 1e6 * options.pop("clock"), MemoryTiming(options.pop("latency"), requests=64)
     wants_area = options.pop("area")
-    limits = Limits(S16, CONFIG.d, CONFIG.dff, CONFIG.layers, CONFIG.vocab, (12, 20), 16)
+    plans = shape_stages(CONFIG, S16)
+    limits = Limits.of_stages(S16, [plans], (12, 20), 16)
     rows = []
     for sequences in options.pop("sequences"):
         params = CoreParams(limits, sequences=sequences, **options)
         asked = [(number, Request((0,), tokens=TOKENS)) for number in range(sequences)]
-        tokens = run_cycles(params, CONFIG, asked, memory).tokens[0]
+        tokens = run_cycles(params, plans, asked, memory).tokens[0]
         cycles = tokens[-1] - tokens[-2]
-        stages = program(CONFIG, params)
+        stages = place_stages(plans, params)
         beats = sequences * sum(stage.words for stage in stages)
         words = sequences * params.row_parts(CONFIG.d) + sum(
             stage.words * params.weight_parts

@@ -21,7 +21,8 @@ import numpy as np
 from sterna.export.forms.forms import build
 from sterna.export.runtime.session import Session
 from sterna.hw.core.core_image import build_image
-from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.limits import Limits
 from sterna.hw.core.linear_image import ImageHeader, pack_image
 from sterna.hw.core.request import Request
 from sterna.hw.memory.sdram import SdramParams

@@ -17,16 +17,17 @@ from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.core_product import core_design
 from sterna.hw.core.datapath import join_norm
-from sterna.hw.core.geometry import MAX_SLOTS, StageKind, StageLimits
+from sterna.hw.core.geometry import MAX_SLOTS
+from sterna.hw.core.limits import Limits, StageLimits
 from sterna.hw.core.norm import Norm, norm_taps
 from sterna.hw.core.request import LIMIT_BITS, Request
 from sterna.hw.core.vectors import VectorStore, element_layout
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component
 from sterna.hw.emit.selftest.folder_test import VectorPhase, Vectors
-from sterna.hw.layers.layer_params import LayerLimits, LayerParams
+from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.parts.requantize import Requantize, RequantizeParams
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, FixedPoint
@@ -37,6 +38,7 @@ from sterna.model.quantized.integer import (
     norm_quant,
     requantize,
 )
+from sterna.model.quantized.plan import StageKind
 from sterna.model.quantized.synthetic import random_model
 from sterna.sim.core.reference import Answer, answer
 
@@ -214,7 +216,7 @@ class NormStreams(wiring.Component):
 
 
 def _norm(out_dir: Path) -> EmittedUnit:
-    limits = LayerLimits(
+    limits = Limits(
         C12, (StageLimits(StageKind.HEAD, 1, 4, _LENGTH),), (1, 1), normalizes=True)
     params = LayerParams(limits, rows=4, cols=8, sequences=4, quant_lanes=4, trace=True)
     rng, most = np.random.default_rng(1), 1 << C12.mantissa_bits

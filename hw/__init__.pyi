@@ -9,10 +9,10 @@ from .core.core import Core as Core
 from .core.core_image import build_image as build_image
 from .core.core_image import unpack_image as unpack_image
 from .core.core_params import CoreParams as CoreParams
-from .core.core_params import Limits as Limits
 from .core.cycle_model import cycles_per_token as cycles_per_token
 from .core.cycle_model import run_cycles as run_cycles
 from .core.cycle_report import cycle_report as cycle_report
+from .core.limits import Limits as Limits
 from .core.linear_image import pack_image as pack_image
 from .core.linear_image import read_image as read_image
 from .core.request import Request as Request

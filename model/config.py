@@ -157,22 +157,6 @@ class ModelConfig:
         shapes["head"] = (self.vocab, d)
         return shapes
 
-    @staticmethod
-    def norm_of(projection: str) -> str:
-        """Return the name of the norm whose quantised vector a projection reads.
-
-        f, c and g share one, and so do gate and up.
-
-        >>> [ModelConfig.norm_of(f"layer0.{part}") for part in ("mlgru.f", "glu.down")]
-        ['layer0.mlgru.norm', 'layer0.glu.down_norm']
-        >>> ModelConfig.norm_of("head")
-        'head.norm'
-        """
-        at, _, part = projection.rpartition(".")
-        if not at:
-            return f"{part}.norm"
-        return f"{at}.{part}_norm" if part in ("out", "down") else f"{at}.norm"
-
     @property
     def ternary_weights(self) -> int:
         """Number of ternary weights, the head included."""

@@ -143,11 +143,11 @@ def simulate(
     spec = unit_named(unit)
     if spec.stimulus is None:
         return simulate_core(
-            model, [token_array(tokens, ["length"], model.config.vocab).tolist()], 1,
+            model, [token_array(tokens, ["length"], model.vocab).tolist()], 1,
             simulator=simulator, waves=waves, work=work, seed=seed, emitted=emitted,
             prepare=prepare, progress=progress, **sizes)
     spec.check_sizes(sizes)
-    tokens = token_array(tokens, ["length"], model.config.vocab)
+    tokens = token_array(tokens, ["length"], model.vocab)
     check_waves(waves, simulator)
     check_simulator(simulator, work)
     if emitted is not None:

@@ -25,7 +25,8 @@ from sterna.hw.board.boards import BOARDS, constraints_text
 from sterna.hw.board.clock import BoardClock, board_pll, ecp5_pll, ice40_pll
 from sterna.hw.board.top import TOP_MODULE, BoardDesign, BoardParams, board_design, write_sources
 from sterna.hw.board.uart import UartReceiver, UartTransmitter
-from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.limits import Limits
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import PlaceRouteError, pack_bitstream
@@ -147,7 +148,7 @@ class Echo(wiring.Component):
 
 def echo(board, mhz: float = 0, baud: int = 0) -> BoardDesign:
     params = BoardParams(board, round(mhz * 1e6), baud)
-    return BoardDesign(params, CORE, CONFIG, "0" * 64, verilog_files(Echo(params), TOP_MODULE))
+    return BoardDesign(params, CORE, MODEL, verilog_files(Echo(params), TOP_MODULE))
 
 
 def unpacked(name: str, data: bytes, folder: Path) -> str:

@@ -54,8 +54,7 @@ def test_the_netlist_of_micro_talks_as_under_onnxruntime(tmp_path: Path) -> None
     assert {cell["type"] for cell in netlist["cells"].values()} >= {"SB_RAM40_4K", "SB_MAC16"}
 
     simulation = BoardSimulation(
-        Netlist(design.params, design.core, design.config, design.model_sha256,
-                {f"{TOP_MODULE}.v": text}), tmp_path / "work")
+        Netlist(design.params, design.core, model, {f"{TOP_MODULE}.v": text}), tmp_path / "work")
     conversation = Conversation(simulation)
     conversation.meet()
     conversation.forget()

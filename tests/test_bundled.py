@@ -69,7 +69,7 @@ def test_byte_pairs_beat_bytes_in_bits_and_in_text_per_second() -> None:
     """On the same array a token takes longer and spells more."""
     pairs, single = load_model("tiny-bpe"), load_model("tiny")
     assert pairs.provenance["heldout"]["integer_bpb"] < single.provenance["heldout"]["integer_bpb"]
-    cycles = [cycles_per_token(CORE.params_for(model, {}), model.config, sampled=True)
+    cycles = [cycles_per_token(CORE.params_for(model, {}), model.stages, sampled=True)
               for model in (pairs, single)]
     text = bundled_heldout()
     bytes_per_token = len(text) / len(pairs.tokenizer.encode(text))

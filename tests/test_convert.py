@@ -15,7 +15,7 @@ from sterna.model.mixers.channel import GLU
 from sterna.model.mixers.recurrent import MLGRU
 from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.projection import MixerInit
-from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
+from sterna.model.profile import S16, FixedPoint, NumericProfile
 from sterna.model.stack.convert import (
     Residual,
     advance,
@@ -152,7 +152,7 @@ def test_the_output_of_a_residual_has_one_format():
     assert from_module(Residual(_linear(3, 3)), output=S16.x).output == S16.x
     with pytest.raises(ValueError, match="the output of a residual has the format"):
         from_module(Residual(_linear(3, 3)), output=FixedPoint(8, 4))
-    assert from_module(_linear(3, 3), profile=C12, output=FixedPoint(8, 4)).output.bits == 8
+    assert from_module(_linear(3, 3), profile="C12", output=FixedPoint(8, 4)).output.bits == 8
 
 
 def test_the_weights_alone_are_those_of_training():

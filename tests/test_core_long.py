@@ -98,4 +98,4 @@ def test_a_core_writes_byte_pairs_as_the_reference(engine: Engine) -> None:
     assert report.passed
     assert max(report.generated[0]) >= 256
     params = CORE.params_for(model, {"rows": 4, "cols": 4})
-    assert report.cycles_per_token == cycles_per_token(params, model.config, sampled=True)
+    assert report.cycles_per_token == cycles_per_token(params, model.stages, sampled=True)

@@ -21,10 +21,12 @@ from simulated_cores import SHAPES, SMALL, Shape, assert_same_model, params_of, 
 from sterna.cli.main import main
 from sterna.hw.core.core import Core, logit_layout, prompt_layout, token_layout
 from sterna.hw.core.core_image import CoreImage, build_image, unpack_image
-from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.core_product import core_design
 from sterna.hw.core.cycle_model import run_cycles
+from sterna.hw.core.cycle_report import shape_stages
 from sterna.hw.core.image_reader import ImageReader, ImageStatus
+from sterna.hw.core.limits import Limits
 from sterna.hw.core.linear_image import pack_image, read_image
 from sterna.hw.core.request import Request
 from sterna.hw.emit.folder import emit_component
@@ -40,6 +42,7 @@ from sterna.sim.core.memory import ImageMemory
 from sterna.sim.core.reference import answer
 from sterna.sim.core.run import run_core, write_core
 
+LIMITS = Limits.of_stages(S16, [shape_stages(ModelConfig(16, 2, 20, 40), S16)], (1, 40), 16)
 STYLES = [ArrayStyle.GENERIC, ArrayStyle.ECP5_CHAIN, ArrayStyle.XC7_PAIR]
 
 
@@ -70,7 +73,7 @@ def check(
              for owner, each in asked]
     run = run_core(image, sources, asked, sum(map(len, tokens)), work / "run", settled=True)
     assert [each.tokens for each in run] == tokens
-    cycles = run_cycles(params, model.config, asked)
+    cycles = run_cycles(params, model.stages, asked)
     first = min(each.token_cycles[0] for each in run) - min(each[0] for each in cycles.tokens)
     assert [each.token_cycles for each in run] == [
         [cycle + first for cycle in each] for each in cycles.tokens]
@@ -130,8 +133,8 @@ def test_any_model_unpacks_to_itself(
     d, layers, dff, vocab, seed, profile, style, rows, port,
 ) -> None:
     model = random_model(ModelConfig(d, layers, dff, vocab), profile, seed=seed)
-    limits = replace(Limits.of(model), width=d + 3, layers=layers + 1)
-    params = CoreParams(limits, **SMALL | {"rows": rows}, style=style)
+    larger = random_model(ModelConfig(d + 3, layers + 1, dff, vocab), profile, seed=seed)
+    params = CoreParams(Limits.of(model, larger), **SMALL | {"rows": rows}, style=style)
     image = build_image(model, params)
     assert_same_model(unpack_image(image, model.tokenizer), model)
     behind = build_image(model, replace(
@@ -260,7 +263,7 @@ def test_a_reader_runs_a_whole_image_and_no_other(port: int) -> None:
         (with_word(image, 0, 0x46554747), ImageStatus.NO_IMAGE, "the magic of the image is 0x4655"),
         (with_word(image, 1, 1), ImageStatus.VERSION, "the version of the image is 0x1, not 0x2"),
         (pack_image(build_image(model, replace(
-            params, limits=replace(params.limits, vocab=12)))),
+            params, limits=replace(params.limits, shifts=(0, 40))))),
          ImageStatus.OTHER_CORE, "for a core of other limits"),
         (with_word(image, 3, 0), ImageStatus.DAMAGED, "its header says 0"),
         (image[:len(image) // 2], ImageStatus.DAMAGED, "its header says"),
@@ -317,14 +320,14 @@ def test_nothing_comes_out_after_a_wrong_word() -> None:
 
 
 @pytest.mark.parametrize(("config", "profile", "message"), [
-    (ModelConfig(17, 1, 8, 8), S16, "the model has 17 channels, the core takes 16"),
-    (ModelConfig(8, 1, 24, 8), S16, "the model has 24 GLU channels, the core takes 20"),
-    (ModelConfig(8, 3, 8, 8), S16, "the model has 3 layers, the core takes 2"),
-    (ModelConfig(8, 1, 8, 99), S16, "the model has 99 tokens, the core takes 40"),
+    (ModelConfig(17, 1, 8, 8), S16, "has 17 x 17 weights, the core takes 16 x 16 there"),
+    (ModelConfig(8, 1, 24, 8), S16, "glu.down has 8 x 24 weights, the core takes 16 x 20 there"),
+    (ModelConfig(8, 3, 8, 8), S16, "the model has 3 stages of kind MLGRU, the core takes 2"),
+    (ModelConfig(8, 1, 8, 99), S16, "head has 99 x 8 weights, the core takes 40 x 16 there"),
     (ModelConfig(8, 1, 8, 8), C12, "in the formats of S16, the model has those of C12"),
 ])
 def test_a_model_beyond_the_limits_is_refused(config, profile, message: str) -> None:
-    params = CoreParams(Limits(S16, 16, 20, 2, 40, (1, 40), 16), **SMALL)
+    params = CoreParams(LIMITS, **SMALL)
     with pytest.raises(ValueError, match=message):
         build_image(random_model(config, profile, seed=1), params)
 
@@ -351,7 +354,7 @@ def test_a_shift_beyond_the_limits_is_refused() -> None:
 ])
 def test_impossible_sizes_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        CoreParams(Limits(S16, 16, 20, 2, 40, (1, 40), 16), **SMALL | changes)
+        CoreParams(LIMITS, **SMALL | changes)
 
 
 def test_formats_of_two_kinds_have_no_core() -> None:
@@ -398,7 +401,7 @@ def test_any_model_within_the_limits_is_packed_for_an_emitted_core(tmp_path, cap
     (tmp_path / "glu" / "params.json").write_text('{"params": {"lanes": 8}}')
     large = random_model(ModelConfig(8, 3, 12, 20), S16, seed=1)
     for model, folder, message in (
-        (large, "core", "the model has 3 layers, the core takes 2"),
+        (large, "core", "the model has 3 stages of kind MLGRU, the core takes 2"),
         (small, "rom", "has its model in ROMs: it takes no image"),
         (small, "glu", "glu/params.json is not of a core"),
         (small, "nowhere", "nowhere is no folder of a core: it has no params.json"),

@@ -56,7 +56,7 @@ def test_the_manifest_says_where_every_bit_is(tmp_path: Path) -> None:
     widths = {port["name"]: port["width"] for port in manifest["ports"]}
     assert widths["taps"] == trace_layout(params).size
     assert widths["data__payload"] == 32
-    assert manifest["params"]["limits"]["width"] == SHAPES[1].config.d
+    assert manifest["params"]["limits"]["program"][0]["columns"] == SHAPES[1].config.d
     image = pack_image(build_image(SHAPES[1].model(), params))
     words = (emitted.folder / "image.hex").read_text().split()
     assert b"".join(int(word, 16).to_bytes(4, "little") for word in words) == image

@@ -14,7 +14,8 @@ from wave_names import declared_signals
 
 from sterna.hw.catalog import emit_verilog, unit_named
 from sterna.hw.core.core_image import build_image
-from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.limits import Limits
 from sterna.hw.core.request import Request
 from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.testbench.job import Job, MonitoredBits, Pause, Phase, PhaseResult, SimulationError

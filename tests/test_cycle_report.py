@@ -15,9 +15,9 @@ from page_checks import check_page, drawings, verdict_of
 
 from sterna.cli.reports.hardware_page import number, stage_bars
 from sterna.hw.core.core import Core
-from sterna.hw.core.core_image import build_image, program
+from sterna.hw.core.core_image import build_image
 from sterna.hw.core.core_memories import memory_bits
-from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.cycle_model import (
     MemoryTiming,
     Use,
@@ -32,8 +32,11 @@ from sterna.hw.core.cycle_report import (
     TokenCycles,
     cycle_report,
     shape_limits,
+    shape_stages,
     tokens_per_second,
 )
+from sterna.hw.core.limits import Limits
+from sterna.hw.core.program import place_stages
 from sterna.hw.core.request import Request
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
@@ -41,7 +44,7 @@ from sterna.model.quantized import load_model
 from sterna.model.quantized.synthetic import random_model
 
 NANO, ODD, TINIEST = ModelConfig.named("nano"), ModelConfig(12, 2, 21, 65), ModelConfig(1, 1, 8, 2)
-PARAMS = CoreParams(shape_limits(NANO, S16))
+PARAMS, NANO_STAGES = CoreParams(shape_limits(NANO, S16)), shape_stages(NANO, S16)
 SMALL = {"rows": 4, "cols": 8, "clusters": 2, "post_lanes": 2, "cell_lanes": 1, "quant_lanes": 4}
 SLOW = MemoryTiming(9, Fraction(2, 5))
 
@@ -57,7 +60,8 @@ def nano() -> CycleReport:
 def test_every_cycle_is_a_beat_or_waits_for_one_thing(sequences, changes, memory):
     params = CoreParams(shape_limits(ODD, C12), **SMALL | changes, sequences=sequences)
     asked = [(owner, Request((0, 1), tokens=12, temperature=1.0)) for owner in range(sequences)]
-    found = run_cycles(params, ODD, [*asked, (0, Request((0, 2), tokens=1, start=False))], memory)
+    found = run_cycles(params, shape_stages(ODD, C12), [
+        *asked, (0, Request((0, 2), tokens=1, start=False))], memory)
     uses = Counter[Use]()
     for (stage, use), cycles in found.uses().items():
         assert (stage is None) == (use is Use.TOKEN)
@@ -81,13 +85,14 @@ def test_leaps_leave_every_cycle_as_it_is(monkeypatch, layers, sizes, memory):
     asked = [(number % params.sequences,
               Request((0,) * (1 + number % 3), tokens=9 - number, temperature=number % 2))
              for number in range(params.sequences + 2)]
-    found = run_cycles(params, shape, asked, memory)
+    stages = shape_stages(shape, S16)
+    found = run_cycles(params, stages, asked, memory)
     leap = _Repeats.leap
     monkeypatch.setattr(_Repeats, "leap", lambda self: None)
-    assert run_cycles(params, shape, asked, memory) == found
+    assert run_cycles(params, stages, asked, memory) == found
     # Where there is something to leap over, it is leapt over.
     monkeypatch.setattr(_Repeats, "leap", leap)
-    model = _Model(params, shape, memory or MemoryTiming())
+    model = _Model(params, stages, memory or MemoryTiming())
     model.run(deque([_Prompt(0, True, 9, False)]), 9)
     assert model.skipped > model.cycle
 
@@ -96,7 +101,7 @@ def test_leaps_leave_every_cycle_as_it_is(monkeypatch, layers, sizes, memory):
 def test_a_core_that_waits_for_its_memory_takes_what_that_gives(rate):
     params = CoreParams(PARAMS.limits, port_bits=16)
     found = run_cycles(
-        params, NANO, [(0, Request((0,), tokens=3))], MemoryTiming(9, rate))
+        params, NANO_STAGES, [(0, Request((0,), tokens=3))], MemoryTiming(9, rate))
     assert 0.995 * rate <= found.words / found.cycles <= rate
 
 
@@ -105,9 +110,11 @@ def test_the_stages_have_all_cycles_of_a_token(sequences, port_bits):
     params = CoreParams(PARAMS.limits, sequences=sequences, port_bits=port_bits)
     memory = SLOW if port_bits else None
     for sampled in (False, True):
-        token = TokenCycles.of(params, NANO, memory, sampled=sampled)
-        assert token.total == cycles_per_token(params, NANO, sampled=sampled, memory=memory)
-        assert token.spent(Use.BEATS) == sum(stage.words for stage in program(NANO, params))
+        token = TokenCycles.of(params, NANO_STAGES, memory, sampled=sampled)
+        assert token.total == cycles_per_token(
+            params, NANO_STAGES, sampled=sampled, memory=memory)
+        assert token.spent(Use.BEATS) == sum(
+            stage.words for stage in place_stages(NANO_STAGES, params))
         stages = [name for name in token.stages if name != "token"]
         assert stages == ["f c g", "out", "gate up", "down", "head"]
 
@@ -141,7 +148,7 @@ def test_choices_are_runs_of_those_cores(nano):
     for name in ("sequences 2", "cols 128", "post_lanes 8"):
         size, value = name.split()
         changed = CoreParams(PARAMS.limits, **{size: int(value)})
-        assert nano.choices[name].total == cycles_per_token(changed, NANO)
+        assert nano.choices[name].total == cycles_per_token(changed, NANO_STAGES)
     # A core of one row has one result a cycle at most.
     narrow = CoreParams(shape_limits(TINIEST, C12), rows=1, cols=8, sequences=4)
     assert list(cycle_report(narrow, TINIEST).choices) == [

@@ -9,9 +9,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from random_matrices import random_matrices
 from stream_bench import Pauses, StreamRun, run_stream
 
@@ -31,6 +34,7 @@ from sterna.model.layers import (
     MatrixLayer,
     MlgruLayer,
     ResidualLayer,
+    SequentialLayer,
     TernaryMatrix,
 )
 from sterna.model.layers.layer import input_bits
@@ -141,6 +145,64 @@ def make(folder, *options: str) -> str:
     return f"{done.stdout}{done.stderr}exit {done.returncode}"
 
 
+def _network(seed: int, widest: int) -> SequentialLayer:
+    """Up to five layers of any widths, of which some add to their input."""
+    rng = np.random.default_rng(seed)
+    profile = (S16, C12)[int(rng.integers(2))]
+
+    def drawn() -> int:
+        return int(rng.integers(1, widest + 1))
+
+    def matrices(count: int, rows: int, columns: int) -> list[TernaryMatrix]:
+        return [_with_numbers(rng.integers(-1, 2, (rows, columns)), rng) for _ in range(count)]
+
+    width, layers, count = drawn(), [], int(rng.integers(1, 6))
+    for index in range(count):
+        adds = bool(rng.integers(2))
+        rows = width if adds else drawn()
+        # What another layer normalises or adds to has the bits of the residual stream.
+        output = None if index == count - 1 and not adds else profile.x
+        inner, layer = drawn(), None
+        match int(rng.integers(3)):
+            case 0:
+                layer = BitLinearLayer.of(
+                    *matrices(1, rows, width), profile=profile, output=output)
+            case 1:
+                layer = MlgruLayer.of(*matrices(3, inner, width), *matrices(1, rows, inner),
+                                      profile=profile, output=output)
+            case 2:
+                layer = GluLayer.of(*matrices(2, inner, width), *matrices(1, rows, inner),
+                                    profile=profile, output=output)
+        layers.append(ResidualLayer(layer) if adds else layer)
+        width = rows
+    return SequentialLayer(layers)
+
+
+def _sizes_for(layer: Layer, seed: int) -> dict[str, Any]:
+    most = max(len(each.weight) for each in layer.matrices().values())
+    return {"rows": min(1 << seed % 3, 1 << most.bit_length() - 1), "sequences": 1 << seed // 3 % 3,
+            **({"compact": True, "lanes": 1} if seed % 2 else {})}
+
+
+@given(seed=st.integers(0, 1 << 16))
+@settings(max_examples=5)
+def test_any_network_of_layers_is_one_unit(seed):
+    layer = _network(seed, 12)
+    limit = 1 << (input_bits(layer.profile) - 1)
+    vectors = np.random.default_rng(seed).integers(-limit, limit, (3, layer.columns))
+    run_layer(layer, _sizes_for(layer, seed), vectors, starts=(0, 2),
+              pauses=_STEADY if seed % 4 else Pauses(0.3, 0.4, seed))
+
+
+@pytest.mark.long
+@pytest.mark.needs("iverilog")
+@pytest.mark.parametrize("seed", range(8))
+def test_wide_networks_in_verilog(seed, tmp_path):
+    layer = _network(seed, 70)
+    emit_layer(layer, tmp_path / "unit", **_sizes_for(layer, seed))
+    assert "2 of 2 tests passed" in make(tmp_path / "unit")
+
+
 @pytest.mark.long
 @pytest.mark.needs("iverilog")
 def test_thirty_matrices_share_one_array_in_verilog(tmp_path):
@@ -172,12 +234,14 @@ def test_layers_of_the_cells_of_a_family_in_verilog(style, tmp_path):
     rng = np.random.default_rng(1)
     gates = [_with_numbers(rng.integers(-1, 2, (9, 20)), rng) for _ in range(3)]
     last = _with_numbers(rng.integers(-1, 2, (7, 9)), rng)
+    square = [_with_numbers(rng.integers(-1, 2, (7, 7)), rng) for _ in range(4)]
     if style == "xc7-pair":
         emit_layer(MlgruLayer.of(*gates, last, profile=C12), tmp_path / "unit", style=style,
                    rows=4, cols=12, sequences=2)
     else:
-        emit_layer(GluLayer.of(*gates[:2], last), tmp_path / "unit", style=style, rows=2, cols=12,
-                   lanes=4)
+        emit_layer(SequentialLayer([
+            GluLayer.of(*gates[:2], last), ResidualLayer(MlgruLayer.of(*square))]),
+            tmp_path / "unit", style=style, rows=2, cols=12, lanes=4)
     assert "2 of 2 tests passed" in make(tmp_path / "unit")
 
 
@@ -210,6 +274,11 @@ def test_a_folder_is_clean_for_verilator(tmp_path):
     down = _with_numbers(rng.integers(-1, 2, (2, 3)), rng)
     emit_layer(GluLayer.of(matrices[0], matrices[0], down, profile=C12), tmp_path / "glu",
                axis=True)
+    square = [_with_numbers(rng.integers(-1, 2, (3, 3)), rng) for _ in range(4)]
+    emit_layer(SequentialLayer([
+        BitLinearLayer.of(matrices[0], output=S16.x), BitLinearLayer.of(square[0], output=S16.x),
+        ResidualLayer(MlgruLayer.of(*square)), ResidualLayer(GluLayer.of(*square[:3]))]),
+        tmp_path / "network", sequences=2, axis=True)
     for folder in sorted(tmp_path.iterdir()):
         module = json.loads((folder / "params.json").read_text())["module"]
         done = subprocess.run(
@@ -288,8 +357,10 @@ def test_a_folder_has_the_name_that_is_asked_for(tmp_path):
     (lambda out: emit_layer(_EYE, out, sequences=3), "sequences must be a power of two, got 3"),
     (lambda out: emit_layer(BitLinearLayer.of(_EYE), out, profile=S16), "has its own formats"),
     (lambda out: emit_layer(MatrixLayer.of(_EYE), out), "it is for emit_matrix"),
-    (lambda out: emit_layer(ResidualLayer(GluLayer.of(*[_EYE] * 3)), out),
-     "a unit is made of a BitLinearLayer, MlgruLayer or GluLayer, got a ResidualLayer"),
+    (lambda out: emit_layer(ResidualLayer(ResidualLayer(GluLayer.of(*[_EYE] * 3))), out),
+     "computes these layers in this order: Add residual.sum has saturates False, not True"),
+    (lambda out: emit_layer(SequentialLayer([BitLinearLayer.of(_EYE, profile=C12)] * 2), out),
+     r"Project 0.linear has output FixedPoint\(bits=8, frac=4\), not FixedPoint\(bits=12"),
     (lambda out: emit_layer(BitLinearLayer.of(_EYE), out, profile=C12), "has its own formats"),
     (lambda out: emit_layer(_EYE, out, lanes=3), "quant_lanes must be a power of two, got 3"),
     (lambda out: emit_layer(GluLayer.of(_EYE, _EYE, np.eye(3)), out), "down must have 4 columns"),

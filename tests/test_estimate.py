@@ -8,9 +8,10 @@ import re
 import pytest
 
 from sterna.cli.main import main
-from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.core_product import CORE
 from sterna.hw.core.cycle_model import cycles_per_token
+from sterna.hw.core.limits import Limits
 from sterna.hw.flow import estimate
 from sterna.hw.flow.estimate import estimated, fitted, fitting, fold, has_room, shape_of, sizes_of
 from sterna.hw.flow.target import TARGETS, Resource
@@ -52,13 +53,13 @@ def test_the_core_chosen_is_the_best_of_all(target, sequences, budget, monkeypat
     monkeypatch.setattr(estimate, "_ROWS", (1, 2, 4))
     monkeypatch.setattr(estimate, "_COLS", (8, 32))
     fold.cache_clear()
-    limits, config = Limits.of(MICRO), MICRO.config
+    limits, stages = Limits.of(MICRO), MICRO.stages
     device = TARGETS[target]
-    chosen = fold(limits, config, device, sequences=sequences, **budget)
+    chosen = fold(limits, stages, device, sequences=sequences, **budget)
     fold.cache_clear()
     area = {params: lut for lut, params in fitting(
         limits, device, sequences=sequences, lut=budget.get("lut")) if has_room(params, device)}
-    cycles = {params: cycles_per_token(params, config) for params in area}
+    cycles = {params: cycles_per_token(params, stages) for params in area}
     period = budget.get("period")
     if period is None:
         assert (cycles[chosen], area[chosen]) == min((cycles[each], area[each]) for each in area)
@@ -98,4 +99,4 @@ def test_what_cannot_be_chosen_is_refused_in_a_line(options, message, capsys):
 
 def test_a_model_that_fits_nowhere_has_no_core():
     large = random_model(ModelConfig(256, 2, 512, 256), S16, seed=1)
-    assert fold(Limits.of(large), large.config, TARGETS["ice40-hx8k"]) is None
+    assert fold(Limits.of(large), large.stages, TARGETS["ice40-hx8k"]) is None

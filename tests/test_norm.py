@@ -13,14 +13,16 @@ from amaranth.lib.wiring import In
 from pairwise import pairwise
 
 from sterna.hw.core.datapath import join_norm
-from sterna.hw.core.geometry import MAX_SLOTS, StageKind, StageLimits
+from sterna.hw.core.geometry import MAX_SLOTS
+from sterna.hw.core.limits import Limits, StageLimits
 from sterna.hw.core.norm import Norm
 from sterna.hw.core.vectors import VectorStore, element_layout
 from sterna.hw.flow.report import cell_counts
-from sterna.hw.layers.layer_params import LayerLimits, LayerParams
+from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.testbench.amaranth import run_bench
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
 from sterna.model.quantized.integer import combine_scale, norm_quant
+from sterna.model.quantized.plan import StageKind
 
 TINY = replace(
     C12, name="tiny", x=FixedPoint(5, 2), o=FixedPoint(4, 2), p=FixedPoint(4, 1),
@@ -38,7 +40,7 @@ def name(value: object) -> str:
 
 def params_of(profile: NumericProfile, channels: int, **sizes: int) -> LayerParams:
     """A geometry whose longest vector has so many channels."""
-    limits = LayerLimits(
+    limits = Limits(
         profile, (StageLimits(StageKind.HEAD, 1, 1, channels),), (1, 1), normalizes=True)
     usual = {"rows": 1, "cols": 8, "quant_lanes": 4, "trace": True}
     return LayerParams(limits, **(usual | sizes))

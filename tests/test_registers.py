@@ -17,8 +17,9 @@ from simulated_cores import SMALL
 from sterna.cli.main import main
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.core_image import build_image
-from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.image_reader import ImageStatus
+from sterna.hw.core.limits import Limits
 from sterna.hw.core.linear_image import ImageHeader, format_digest, pack_image
 from sterna.hw.core.registers import Bus
 from sterna.hw.core.registers_product import REGISTERS_MODULE, register_design
@@ -98,7 +99,7 @@ def test_a_host_writes_texts_of_two_models(bus, port, simulator, tmp_path):
         memory[0] = (images[0][:-1] + bytes([images[0][-1] ^ 1])).hex()
         bad = [{"base": base, "cut": 0} for base in (0, 0x7000_0000)]
     found = drive(done, {"images": memory, "rounds": [*bad, *rounds], "sequences": 2,
-                         "vocab": limits.vocab}, tmp_path, simulator)
+                         "vocab": params.vocab}, tmp_path, simulator)
     assert found["sequences"] == 2
     if port:
         assert found["digest"] == format_digest(params)

@@ -24,8 +24,9 @@ from sterna.cli.reports.synth_page import (
     write_synth_report,
 )
 from sterna.export.float.reference import rounding_errors
-from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.cycle_report import cycle_report
+from sterna.hw.core.limits import Limits
 from sterna.hw.flow.primitives import Area
 from sterna.hw.flow.report import CellCounts
 from sterna.hw.flow.routed import (

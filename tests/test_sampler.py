@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from sterna.hw.core.core_params import CoreParams, Limits
-from sterna.hw.core.geometry import StageKind
+from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.cycle_report import shape_stages
+from sterna.hw.core.limits import Limits
 from sterna.hw.core.logit_weight import BETA_BITS, WeightParams
 from sterna.hw.core.sampler import TokenSampler
 from sterna.hw.testbench.amaranth import run_bench
+from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, FixedPoint
+from sterna.model.quantized.plan import StageKind
 from sterna.model.quantized.sampling import Sampler
 
 # Lanes and vocabularies: whole words and others, one word, a lane.
@@ -31,7 +34,8 @@ class Draw:
 
 
 def params_of(lanes: int, vocab: int, sequences: int = 1, profile=S16, **changes) -> CoreParams:
-    return CoreParams(Limits(profile, 16, 16, 1, vocab, (8, 9), 8), rows=lanes, cols=16 * lanes,
+    stages = shape_stages(ModelConfig(16, 1, 16, vocab), profile)
+    return CoreParams(Limits.of_stages(profile, [stages], (8, 9), 8), rows=lanes, cols=16 * lanes,
                       quant_lanes=lanes, post_lanes=lanes, sequences=sequences, **changes)
 
 
@@ -39,7 +43,7 @@ def run_rounds(params: CoreParams, rounds: list[list[Draw]]) -> list[list[tuple[
     """For each round, a draw for each sequence of phase 0, the tokens and their cycles, counted
     from the last logits on."""
     dut = TokenSampler(params)
-    lanes, vocab, batch = params.post_lanes, params.limits.vocab, params.batch
+    lanes, vocab, batch = params.post_lanes, params.vocab, params.batch
     words = -(-vocab // lanes)
     fmt = params.profile.logit
     found: list[list[tuple[int, int]]] = []

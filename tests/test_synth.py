@@ -195,7 +195,7 @@ def test_a_core_is_counted_by_block_with_its_cycles(cache):
     report = synth(MODEL, TARGETS["ecp5-25k"], sizes=sizes, cache=cache)
     assert report.runs == ()
     assert report.cycles_per_token == cycles_per_token(
-        core_params(MODEL, **report.sizes), MODEL.config)
+        core_params(MODEL, **report.sizes), MODEL.stages)
     assert {"products", "post", "cells", "norm", "sampler", "vectors"} <= report.parts.keys()
     for attribute, total in (("lut", report.synthesis.area.lut),
                              ("carry", report.synthesis.area.carry),

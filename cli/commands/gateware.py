@@ -31,8 +31,9 @@ from sterna.model.quantized import QuantizedModel, load_model
 from sterna.sim.bench.runner import Engine, Simulator
 
 if TYPE_CHECKING:
-    from sterna.hw.core.core_params import CoreParams, Limits
+    from sterna.hw.core.core_params import CoreParams
     from sterna.hw.core.cycle_report import CycleReport
+    from sterna.hw.core.limits import Limits
     from sterna.hw.flow.target import FpgaTarget, Resource
     from sterna.sim.core.simulate import CoreReport
     from sterna.sim.units import SimulationReport
@@ -397,8 +398,10 @@ def _folded(
     period: float | None,
 ) -> CoreParams:
     """The core that --lut or --period ask for."""
+    from sterna.hw.core.cycle_report import shape_stages
     from sterna.hw.flow.estimate import fold
-    found = fold(limits, shape, target, sequences=sequences, lut=lut, period=period)
+    found = fold(limits, shape_stages(shape, limits.profile), target, sequences=sequences,
+                 lut=lut, period=period)
     if found is None:
         wanted = [*([f"{lut:,} LUTs"] if lut is not None else []),
                   *([f"{period:g} cycles per token"] if period is not None else [])]
@@ -417,8 +420,8 @@ def _limits(
     model: str | None, config: str | None, profile: str | None,
 ) -> tuple[Limits, ModelConfig]:
     """Limits of a model, or of a configuration without weights, and its shape."""
-    from sterna.hw.core.core_params import Limits
     from sterna.hw.core.cycle_report import shape_limits
+    from sterna.hw.core.limits import Limits
     if (model is None) == (config is None):
         raise ValueError("give either a MODEL or --config")
     if config is None:

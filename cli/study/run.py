@@ -17,7 +17,7 @@ from sterna.cli.terminal.interrupt import INTERRUPTED
 from sterna.hw.core.core_memories import memory_bits
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.cycle_model import cycles_per_token
-from sterna.hw.core.cycle_report import shape_limits
+from sterna.hw.core.cycle_report import shape_limits, shape_stages
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import S16
@@ -106,7 +106,7 @@ def core_costs(config: ModelConfig) -> dict[str, Any]:
     params = CoreParams(shape_limits(config, S16))
     bits = memory_bits(params)
     return {"array": f"{params.rows} x {params.cols}",
-            "cycles_per_token": float(cycles_per_token(params, config)),
+            "cycles_per_token": float(cycles_per_token(params, shape_stages(config, S16))),
             "state_bits": bits["states"], "memory_bits": sum(bits.values())}
 
 

@@ -21,9 +21,9 @@ def real_scale(model: QuantizedModel, name: str) -> float:
     """What ``T y / |y|`` of a projection is multiplied with to give its real output:
     ``127 K / 2^(MK - MA + shift + F)``, with F the fraction bits of the output
     (docs/numerics.md)."""
-    projection, profile = model.projections[name], model.profile
-    exponent = (profile.mantissa_bits - profile.scale_bits + projection.shift
-                + profile.output_format(name).frac)
+    projection, record = model.projections[name], model.projects[name]
+    exponent = (record.combine_shift - record.scale_frac + projection.shift
+                + record.output.frac)
     return math.ldexp(127 * projection.k, -exponent)
 
 
@@ -43,7 +43,7 @@ def float_logits(
 
     logits = run_real(
         model.records, tokens, np.ldexp(model.embedding, -profile.x.frac), matrix, {}, {}, tap,
-        biases={name: np.ldexp(projection.bias, -profile.output_format(name).frac)
+        biases={name: np.ldexp(projection.bias, -model.projects[name].output.frac)
                 for name, projection in model.projections.items()},
         quantises=False, saturates=saturate)
     assert logits is not None
@@ -72,9 +72,9 @@ def rounding_errors(model: QuantizedModel, tokens: np.ndarray) -> list[TensorErr
     all layers before are in that of a tensor.
     """
     profile = model.profile
-    of_layer = {"mlgru.h": profile.h, "mlgru.x": profile.x, "glu.p": profile.p, "glu.x": profile.x}
-    formats = {f"layer{layer}.{name}": fmt for layer in range(model.config.layers)
-               for name, fmt in of_layer.items()}
+    of_value = {"h": profile.h, "x": profile.x, "p": profile.p}
+    formats = {name: of_value[value] for stage in model.stages
+               for value, name in stage.values if value in of_value}
     whole, real = TapRecorder(list(formats)), TapRecorder(list(formats))
     integer_logits, _ = IntegerModel(model).run(tokens, tap=whole)
     logits = float_logits(model, tokens, saturate=True, tap=real)

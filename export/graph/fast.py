@@ -13,7 +13,6 @@ of the output (docs/numerics.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -21,8 +20,8 @@ from onnx import TensorProto
 
 from sterna.export.float.reference import real_scale
 from sterna.export.graph.builder import CONTRIB, GraphBuilder, model_proto, recurrence
-from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.plan import StageKind, StagePlan
 
 __all__ = ["BLOCK", "FastGraph", "build_fast", "pack_codes"]
 
@@ -49,31 +48,40 @@ class FastGraph:
     def assemble(self) -> onnx.ModelProto:
         """Append everything; return the file."""
         graph, model, first = self.graph, self.model, self.graph.integers(0)
-        layers, d = model.config.layers, model.config.d
         tokens = (graph.op("Squeeze", ["tokens", graph.integers(1)]) if self.one_token
                   else graph.op("Transpose", ["tokens"]))
         table = self.real("embedding", model.embedding, model.profile.x.frac)
         x = graph.op("Gather", [table, tokens])
         normed = self.norm(x)
-        kept = [f"state{layer}" for layer in range(layers)]
-        graph.op("Split", ["state"], *kept, axis=0, num_outputs=layers)
-        after = []
-        for layer, name in enumerate(kept):
-            h, last = self._mlgru(layer, normed, graph.op("Squeeze", [name, first]))
-            after.append(graph.op("Unsqueeze", [last, first]))
-            x, normed = self.added(x, h)
-            if layer == layers - 1 and not self.one_token:
-                ends = graph.integers(np.iinfo(np.int64).max)
-                x, normed = (graph.op("Slice", [value, "logits_from", ends, first])
-                             for value in (x, normed))
-            x, normed = self.added(x, self._glu(layer, normed))
-        logits = self.product(["head"], normed, model.profile.logit)
+        kept = [f"state{layer}" for layer in range(len(model.states))]
+        graph.op("Split", ["state"], *kept, axis=0, num_outputs=len(kept))
+        before, after, sliced = iter(kept), [], self.one_token
+        for stage in model.stages:
+            results = self.product(stage, normed)
+            match stage.kind:
+                case StageKind.MLGRU:
+                    h = graph.op("Squeeze", [next(before), first])
+                    o, last = self._mlgru(stage, results, h)
+                    normed = self.norm(o)
+                    after.append(graph.op("Unsqueeze", [last, first]))
+                case StageKind.GLU:
+                    gate, up = self._split(results, 2)
+                    normed = self.norm(graph.op("Mul", [self._silu(gate), up]))
+                case StageKind.RESIDUAL:
+                    x, normed = self.added(x, results)
+                    if len(after) == len(kept) and not sliced:
+                        ends, sliced = graph.integers(np.iinfo(np.int64).max), True
+                        x, normed = (graph.op("Slice", [value, "logits_from", ends, first])
+                                     for value in (x, normed))
+                case StageKind.HEAD:
+                    logits = results
         if self.one_token:
             graph.op("Unsqueeze", [logits, graph.integers(1)], "logits")
         else:
             graph.op("Transpose", [logits], "logits", perm=[1, 0, 2])
         graph.concat(after, 0, "state_out")
-        return model_proto(graph, model.vocab, (layers, d), TensorProto.FLOAT, self.one_token)
+        return model_proto(graph, model.vocab, (len(kept), model.states[0].width),
+                           TensorProto.FLOAT, self.one_token)
 
     def real(self, name: str, values: np.ndarray, frac: int) -> str:
         """Store integers with ``frac`` fraction bits; they are real when loaded."""
@@ -86,16 +94,18 @@ class FastGraph:
 
     def added(self, x: str, update: str) -> tuple[str, str]:
         """The residual stream ``x + update``, and its direction."""
-        normed, total, d = f"{update}.norm", f"{update}.x", self.model.config.d
+        normed, total, d = f"{update}.norm", f"{update}.x", self.model.stages[0].columns
         # It divides by the root of the mean of squares, not of their sum.
         gains = self.graph.op("Expand", [self._number(1 / math.sqrt(d)), self.graph.integers(d)])
         self.graph.op("SkipSimplifiedLayerNormalization", [x, update, gains],
                       normed, "", "", total, domain=CONTRIB, epsilon=1e-12)
         return total, normed
 
-    def product(self, members: Sequence[str], normed: str, fmt: FixedPoint) -> str:
-        """Projections of the direction ``normed``, side by side."""
-        graph, own = self.graph, [self.model.projections[member] for member in members]
+    def product(self, stage: StagePlan, normed: str) -> str:
+        """The projections of a stage, of the direction ``normed``, side by side."""
+        graph, members = self.graph, stage.matrices
+        own = [self.model.projections[member] for member in members]
+        frac = self.model.projects[members[0]].output.frac
         weight = np.concatenate([each.weight for each in own])
         rows, columns = weight.shape
         # Four blocks are multiplied at a time: of 128 columns they would be half empty.
@@ -118,7 +128,7 @@ class FastGraph:
         scale = graph.op("Expand", [
             graph.store(f"{name}.scale", scales[:, None]),
             graph.integers(len(own), rows // len(own) * blocks)])
-        bias = self.real(f"{name}.bias", np.concatenate([each.bias for each in own]), fmt.frac)
+        bias = self.real(f"{name}.bias", np.concatenate([each.bias for each in own]), frac)
         return graph.op(
             "MatMulNBits",
             [normed, codes, graph.op("Reshape", [scale, graph.integers(-1)]), "", "", bias],
@@ -140,30 +150,20 @@ class FastGraph:
         self.graph.op("Split", [value], *parts, axis=-1, num_outputs=count)
         return parts
 
-    def _mlgru(self, layer: int, normed: str, h: str) -> tuple[str, str]:
-        """What the token mixer adds, and its last state ``[batch, d]``."""
-        graph, profile, d = self.graph, self.model.profile, self.model.config.d
-        at = f"layer{layer}.mlgru"
-        f, g, c = self._split(
-            self.product([f"{at}.{gate}" for gate in "fgc"], normed, profile.z), 3)
+    def _mlgru(self, stage: StagePlan, results: str, h: str) -> tuple[str, str]:
+        """The output of the token mixer, and its last state ``[batch, d]``."""
+        graph, last = self.graph, dict(stage.values)["h"]
+        f, c, g = self._split(results, 3)
         f, g = (graph.op("Sigmoid", [gate]) for gate in (f, g))
-        c, last = self._silu(c), f"{at}.h"
+        c = self._silu(c)
         if self.one_token:
             rows = _next(graph, f, c, h, last)
         else:
-            cell, rows = GraphBuilder(graph), f"{at}.rows"
+            cell, rows = GraphBuilder(graph), f"{last}.rows"
             _next(cell, "f", "c", "h", "h_next")
             graph.op("Scan", [h, f, c], last, rows, num_scan_inputs=2,
-                     body=recurrence(cell, d, TensorProto.FLOAT))
-        o = graph.op("Mul", [g, rows])
-        return self.product([f"{at}.out"], self.norm(o), profile.x), last
-
-    def _glu(self, layer: int, normed: str) -> str:
-        profile, at = self.model.profile, f"layer{layer}.glu"
-        gate, up = self._split(
-            self.product([f"{at}.gate", f"{at}.up"], normed, profile.z), 2)
-        p = self.graph.op("Mul", [self._silu(gate), up])
-        return self.product([f"{at}.down"], self.norm(p), profile.x)
+                     body=recurrence(cell, stage.rows, TensorProto.FLOAT))
+        return graph.op("Mul", [g, rows]), last
 
 
 def _next(graph: GraphBuilder, f: str, c: str, h: str, output: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -30,8 +30,9 @@ from sterna.hw.board.serial_protocol import (
 from sterna.hw.board.uart import UartParams, UartReceiver, UartTransmitter
 from sterna.hw.core.core import Core
 from sterna.hw.core.core_image import CoreImage, build_image
-from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.cycle_model import MemoryTiming, run_cycles
+from sterna.hw.core.limits import Limits
 from sterna.hw.core.linear_image import pack_image
 from sterna.hw.core.request import Request
 from sterna.hw.emit import cells
@@ -39,9 +40,9 @@ from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.target import style_for
 from sterna.hw.memory.sdram import SdramController, SdramParams
 from sterna.hw.units.spec import Sizes
-from sterna.model.config import ModelConfig
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.plan import StagePlan
 
 __all__ = [
     "TOP_MODULE", "BoardDesign", "BoardParams", "BoardTop", "board_core", "board_design",
@@ -99,7 +100,7 @@ class BoardTop(wiring.Component):
 
     def __init__(self, params: BoardParams, image: CoreImage) -> None:
         core = image.params
-        check_core(core.limits.vocab, core.sequences)
+        check_core(core.vocab, core.sequences)
         self.params, self.image = params, image
         self.memory = SdramController(
             SdramParams(params.clock_hz), core.address_bits) if core.port_bits else None
@@ -119,7 +120,7 @@ class BoardTop(wiring.Component):
         m.submodules.receiver = receiver = UartReceiver(params.uart)
         m.submodules.transmitter = transmitter = UartTransmitter(params.uart)
         m.submodules.protocol = protocol = SerialProtocol(
-            core.params.limits.vocab, sampled=not core.params.compact,
+            core.params.vocab, sampled=not core.params.compact,
             loads=self.memory is not None)
         # Its output register holds one more than its memory.
         queue = (fifo.SyncFIFO(width=8, depth=QUEUE_BYTES) if self.memory is None else
@@ -184,8 +185,7 @@ class BoardDesign:
 
     params: BoardParams
     core: CoreParams
-    config: ModelConfig
-    model_sha256: str
+    model: QuantizedModel
     # ``board_top.v``, with all it has inside, and what its memories contain: texts by file name
     verilog: Mapping[str, str]
     image: bytes | None = None  # of the model, if that is in the SDRAM
@@ -210,8 +210,7 @@ class BoardDesign:
     def cycles_per_token(self) -> int:
         """Cycles of a token, by the cycle model; with an SDRAM, refreshes and rows take some
         more."""
-        one, two = (_cycles(self.core, replace(self.config, layers=layers)) for layers in (1, 2))
-        return one + (self.config.layers - 1) * (two - one)
+        return _cycles(self.core, self.model.stages)
 
     @property
     def tokens_per_second(self) -> float:
@@ -225,7 +224,7 @@ class BoardDesign:
         del limits["profile"]
         return {
             "board": self.params.board.name.value,
-            "model": {"sha256": self.model_sha256, "config": self.config.to_json(),
+            "model": {"sha256": self.model.sha256, "config": self.model.config.to_json(),
                       "profile": core.profile.name},
             "limits": limits,
             "core": {"rows": core.rows, "cols": core.cols, "quant_lanes": core.quant_lanes,
@@ -236,9 +235,9 @@ class BoardDesign:
 
 
 @functools.cache
-def _cycles(core: CoreParams, config: ModelConfig) -> int:
+def _cycles(core: CoreParams, plans: tuple[StagePlan, ...]) -> int:
     request = Request((0,), tokens=3, temperature=0.0 if core.compact else 1.0)
-    tokens = run_cycles(core, config, [(0, request)], _MEMORY).tokens[0]
+    tokens = run_cycles(core, plans, [(0, request)], _MEMORY).tokens[0]
     return tokens[-1] - tokens[-2]
 
 
@@ -257,7 +256,7 @@ def board_core(
     # A root of one bit a cycle has the shortest path.
     core = CoreParams(
         Limits.of(model), **chosen, root_digit_bits=1, port_bits=16 if sdram else 0)
-    check_core(core.limits.vocab, core.sequences)
+    check_core(core.vocab, core.sequences)
     return core
 
 
@@ -277,7 +276,7 @@ def board_design(
     verilog = verilog_files(BoardTop(params, image), CORE_MODULE if sdram else TOP_MODULE)
     if sdram:
         verilog[f"{TOP_MODULE}.v"] = verilog.pop(f"{CORE_MODULE}.v") + sdram_pads(TOP_MODULE)
-    return BoardDesign(params, core, model.config, model.sha256, verilog, packed)
+    return BoardDesign(params, core, model, verilog, packed)
 
 
 def write_sources(design: BoardDesign, folder: Path) -> None:

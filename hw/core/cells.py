@@ -7,7 +7,7 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.geometry import Geometry, StageKind
+from sterna.hw.core.geometry import Geometry
 from sterna.hw.core.post import result_layout
 from sterna.hw.core.products import sequence_of
 from sterna.hw.core.vectors import element_layout
@@ -15,6 +15,7 @@ from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.glu import GluUnit
 from sterna.hw.units.mlgru import MlgruLane
+from sterna.model.quantized.plan import StageKind
 
 __all__ = ["Cells", "cell_taps"]
 

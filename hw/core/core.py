@@ -11,18 +11,18 @@ from sterna.hw.core.block_memory import read_block_rom
 from sterna.hw.core.core_image import CoreImage
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.datapath import Datapath
-from sterna.hw.core.geometry import StageKind
 from sterna.hw.core.image_reader import ImageReader, ImageStatus
 from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS
-from sterna.hw.core.post import result_layout
 from sterna.hw.core.products import sequence_of
 from sterna.hw.core.request import LIMIT_BITS
+from sterna.hw.core.residual import Residual
 from sterna.hw.core.sampler import TokenSampler
 from sterna.hw.core.trace import show_taps, trace_layout
 from sterna.hw.core.vectors import element_layout
-from sterna.hw.parts.arithmetic import constant_product, saturate
-from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
+from sterna.hw.parts.arithmetic import constant_product
+from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
+from sterna.model.quantized.plan import StageKind
 
 __all__ = ["Core", "logit_layout", "prompt_layout", "token_layout"]
 
@@ -55,89 +55,6 @@ def logit_layout(params: CoreParams) -> StructLayout:
     return StructLayout({
         "sequence": range(max(params.sequences, 2)), "last": 1,
         "logits": ArrayLayout(signed(params.profile.logit.bits), params.post_lanes)})
-
-
-class Residual(wiring.Component):
-    """The residual stream of every sequence: ``x = sat(x + y)``, or ``x = y`` to begin with.
-
-    Members
-    -------
-    coming, results, results_valid : ``In``
-        Of the post-processor.
-    embedded, embedded_valid : ``In``, for each phase
-        Vectors to begin with.
-    elements, elements_valid : ``Out``, for each phase
-        The new vectors.
-    """
-
-    def __init__(self, params: CoreParams, ahead: int) -> None:
-        self.params = params
-        self._ahead = ahead
-        each = element_layout(params)
-        super().__init__({
-            "coming": In(params.tag_layout),
-            "results": In(result_layout(params)),
-            "results_valid": In(1),
-            "embedded": In(each).array(params.phases),
-            "embedded_valid": In(1).array(params.phases),
-            "elements": Out(each).array(params.phases),
-            "elements_valid": Out(1).array(params.phases),
-        })
-
-    def elaborate(self, platform):
-        m = Module()
-        params, results = self.params, self.results
-        steps = Pipeline(m, Const(1))
-        bits = (params.batch - 1).bit_length()
-        word_bits = (params.vector_words - 1).bit_length()
-        read_of = Cat(self.coming.beat[:word_bits], self.coming.sequence[:bits])
-        read_of = steps.delay(read_of, self._ahead - 3, "read_of")
-
-        stores, before = [], []
-        shape = ArrayLayout(signed(params.profile.x.bits), params.post_lanes)
-        for phase in range(params.phases):
-            m.submodules[f"x{phase}"] = store = memory.Memory(
-                shape=shape, depth=params.batch << word_bits, init=[],
-                attrs=BLOCK_RAM | NEVER_COLLIDES)
-            stores.append(store.write_port())
-            read = store.read_port()
-            m.d.comb += [read.addr.eq(read_of), read.en.eq(1)]
-            before.append(steps.register(read.data, f"x{phase}_word"))
-        phase_of = steps.delay(self.coming.phase, self._ahead - 1, "phase_of")
-        old = shape(steps.register(Array(before)[phase_of], "old"))
-
-        updated = self.results_valid & (results.tag.kind == StageKind.RESIDUAL)
-        valid = steps.flags(updated, 2, "updated")[-1]
-        tag = params.tag_layout(steps.delay(results.tag, 2, "tag"))
-        new = Signal(shape, reset_less=True)
-        for lane in range(params.post_lanes):
-            total = steps.register(old[lane] + results.update[lane], f"total{lane}")
-            m.d.sync += new[lane].eq(saturate(total, params.profile.x))
-
-        narrow = (params.post_lanes // params.cell_lanes).bit_length() - 1
-        for phase, write in enumerate(stores):
-            elements, embedded = self.elements[phase], self.embedded[phase]
-            loads = self.embedded_valid[phase]
-            m.d.comb += [
-                self.elements_valid[phase].eq(loads | (valid & (tag.phase == phase))),
-                elements.wide.eq(1),
-                elements.sequence.eq(Mux(loads, embedded.sequence, tag.sequence)),
-                elements.place.eq(Mux(
-                    loads, embedded.place, Cat(Const(0, narrow), tag.beat))),
-                elements.first.eq(Mux(loads, embedded.first, tag.first)),
-                elements.last.eq(Mux(loads, embedded.last, tag.last)),
-            ]
-            for lane in range(params.post_lanes):
-                m.d.comb += elements.y[lane].eq(Mux(loads, embedded.y[lane], new[lane]))
-            # A cycle for the way to the memory, which is read in another stage.
-            late = elements.shape()(steps.register(elements, f"late{phase}"))
-            m.d.comb += [
-                write.en.eq(steps.flags(self.elements_valid[phase], 1, f"late_valid{phase}")[-1]),
-                write.addr.eq(Cat(
-                    late.place[narrow:narrow + word_bits], late.sequence[:bits])),
-                *(write.data[lane].eq(late.y[lane]) for lane in range(params.post_lanes)),
-            ]
-        return m
 
 
 class Embedder(wiring.Component):
@@ -211,7 +128,7 @@ class Embedder(wiring.Component):
         last_word, last_sequence = Signal(), Signal()
         # The rows of every model are as far apart as those of the widest one.
         pitch = params.vector_words
-        depth = max(params.limits.vocab * pitch, 2)
+        depth = max(params.vocab * pitch, 2)
         address = Signal(range(depth), reset_less=True)
         # Where the row of the upcoming sequence begins: known two cycles after which one it is.
         token = steps.register(self.token, "token")
@@ -239,10 +156,8 @@ class Embedder(wiring.Component):
             m.d.sync += [
                 word.eq(word + 1), last_word.eq(word + 2 == words), address.eq(address + 1)]
         size = params.limits.embedding_bits
-        own = params.groups(self.image.config.d) * params.row_beats
-        words_of = self.image.embedding
-        table = [word for row in range(0, len(words_of), own)
-                 for word in (*words_of[row:row + own], *[0] * (pitch - own))]
+        table = [word for row in self.image.embedding
+                 for word in (*row, *[0] * (pitch - len(row)))]
         bits = read_block_rom(m, steps, "table", table, params.post_lanes * size, depth, address,
                               small=params.compact)
         x = ArrayLayout(signed(size), params.post_lanes)(bits)

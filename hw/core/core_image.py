@@ -7,18 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sterna.hw.core.core_params import STAGE_PARTS, CoreParams
-from sterna.hw.core.geometry import StageKind
-from sterna.hw.core.program import ProgramImage, Stage, pack_program, plan_stages
+from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.program import ProgramImage, pack_program, place_stages
 from sterna.hw.parts.bits import elements_of, from_ints, to_bits, to_ints
 from sterna.hw.units.mac.weight_packing import row_trits
-from sterna.model.config import ModelConfig
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
-from sterna.model.quantized.records import language_model
+from sterna.model.quantized.plan import StagePlan, plan
+from sterna.model.quantized.records import Record
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
-__all__ = ["CoreImage", "build_image", "program", "text_checksum", "unpack_image"]
+__all__ = ["CoreImage", "build_image", "text_checksum", "unpack_image"]
 
 _TEST_TOKENS = 16
 
@@ -27,21 +26,19 @@ _TEST_TOKENS = 16
 class CoreImage(ProgramImage):
     """The memories of a core that hold a model.
 
-    ``embedding``: words of ``post_lanes`` elements, those of a token side by side. ``config``: of
-    the model. ``test``: :func:`text_checksum` of the model.
+    ``records``: of the model. ``embedding``: for each token its words of ``post_lanes`` elements.
+    ``test``: :func:`text_checksum` of the model.
     """
 
     params: CoreParams
-    config: ModelConfig
-    embedding: list[int]
+    records: tuple[Record, ...]
+    embedding: list[list[int]]
     test: int
 
-
-def program(config: ModelConfig, params: CoreParams) -> list[Stage]:
-    """The stages of a token of a model, in their order: four a layer, and the head."""
-    named = [(kind, tuple(f"layer{layer}.{part}" for part in parts))
-             for layer in range(config.layers) for kind, parts in STAGE_PARTS]
-    return plan_stages([*named, (StageKind.HEAD, ("head",))], config.projections(), params)
+    @property
+    def plan(self) -> tuple[StagePlan, ...]:
+        """The stages of a token."""
+        return plan(self.records, self.params.profile)
 
 
 def build_image(model: QuantizedModel, params: CoreParams) -> CoreImage:
@@ -57,12 +54,14 @@ def build_image(model: QuantizedModel, params: CoreParams) -> CoreImage:
     if list(model.sigmoid) != model.profile.sigmoid_table():
         raise ValueError("the sigmoid table of the model is not that of its formats")
     # A row beyond the vocabulary has the lowest logit, which loses against every token.
-    image = pack_program(program(model.config, params), model.projections, params,
+    image = pack_program(place_stages(model.stages, params), model.projections, params,
                          head_fill=-(1 << params.bias_bits - 1))
-    rest = params.groups(model.config.d) * params.rows - model.config.d
-    rows_of = np.pad(model.embedding, ((0, 0), (0, rest))).reshape(-1, params.post_lanes)
-    embedding = to_ints(to_bits(rows_of, params.limits.embedding_bits))
-    return CoreImage(params, image.stages, image.headers, image.weights, model.config, embedding,
+    width = model.stages[0].columns
+    rest = params.groups(width) * params.rows - width
+    rows_of = np.pad(model.embedding, ((0, 0), (0, rest))).reshape(
+        model.vocab, -1, params.post_lanes)
+    embedding = [to_ints(to_bits(row, params.limits.embedding_bits)) for row in rows_of]
+    return CoreImage(params, image.stages, image.headers, image.weights, model.records, embedding,
                      text_checksum(model))
 
 
@@ -84,11 +83,10 @@ def unpack_image(image: CoreImage, tokenizer: Tokenizer = BYTES) -> QuantizedMod
     Raises ValueError if a code is no trit, a number of -1 weights is wrong, the tokenizer does not
     fit, or the model writes another text than that of the test.
     """
-    params, config, profile = image.params, image.config, image.params.profile
+    params, profile = image.params, image.params.profile
     low, _ = params.limits.shifts
-    shapes = config.projections()
     projections: dict[str, Projection] = {}
-    for word, stage in zip(image.stages, program(config, params), strict=True):
+    for word, stage in zip(image.stages, image.plan, strict=True):
         names = stage.matrices
         fields = params.stage_layout.from_bits(word)
         slots = fields.last_slot + 1
@@ -110,18 +108,17 @@ def unpack_image(image: CoreImage, tokenizer: Tokenizer = BYTES) -> QuantizedMod
         bias = elements_of(header[:, :params.bias_bits], params.bias_bits)
         bias = bias.reshape(-1, slots, params.rows)
         for slot, name in enumerate(names):
-            rows, columns = shapes[name]
             matrix = padded[slot].reshape(-1, fields.tiles * params.cols)
             projections[name] = Projection(
-                np.ascontiguousarray(matrix[:rows, :columns]),
-                bias[:, slot].reshape(-1)[:rows].astype(np.int32),
+                np.ascontiguousarray(matrix[:stage.rows, :stage.columns]),
+                bias[:, slot].reshape(-1)[:stage.rows].astype(np.int32),
                 fields.k[slot], fields.shift[slot] + low)
     size = params.limits.embedding_bits
-    elements = from_ints(image.embedding, 0, params.post_lanes * size)
-    embedding = elements_of(elements, size).reshape(config.vocab, -1)
+    words = [word for row in image.embedding for word in row]
+    elements = elements_of(from_ints(words, 0, params.post_lanes * size), size)
+    embedding = elements.reshape(len(image.embedding), -1)[:, :image.plan[0].columns]
     model = QuantizedModel(
-        language_model(config, profile), profile.name, projections,
-        embedding[:, :config.d].astype(np.int32),
+        image.records, profile.name, projections, embedding.astype(np.int32),
         np.array(profile.sigmoid_table(), dtype=np.int32), tokenizer=tokenizer)
     if text_checksum(model) != image.test:
         raise ValueError("the model of the image writes another text than that of its test")

@@ -15,7 +15,6 @@ from sterna.hw.core.core_params import CoreParams
 from sterna.hw.emit.verilog import contents_at_once
 from sterna.hw.parts.memory_attributes import BLOCK_RAM
 from sterna.hw.units.mac.array_style import ArrayStyle
-from sterna.model.config import ModelConfig
 
 __all__ = ["CoreMemory", "core_memories", "memory_bits"]
 
@@ -44,9 +43,7 @@ def core_memories(params: CoreParams) -> tuple[CoreMemory, ...]:
     headers that come through a port, those that are read ahead."""
     # The style of the array changes no memory, and plain rows are elaborated in half the time.
     params = replace(params, style=ArrayStyle.GENERIC)
-    limits = params.limits
-    config = ModelConfig(d=limits.width, layers=limits.layers, dff=limits.inner, vocab=limits.vocab)
-    core = Core(CoreImage(params, [0], [0], [0], config, [0], 0))
+    core = Core(CoreImage(params, [0], [0], [0], (), [[0]], 0))
     with contents_at_once():
         return tuple(_memories(Fragment.get(core, None), ""))
 

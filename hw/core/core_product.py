@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from sterna.hw.core.core import Core
-from sterna.hw.core.core_image import CoreImage, build_image, program
-from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_image import CoreImage, build_image
+from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.cycle_model import cycles_per_token
+from sterna.hw.core.limits import Limits
 from sterna.hw.core.linear_image import pack_image
+from sterna.hw.core.program import place_stages
 from sterna.hw.core.request import Request
 from sterna.hw.core.trace import lanes_of, trace_layout
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign
@@ -66,14 +68,17 @@ def core_design(model: QuantizedModel, params: CoreParams) -> UnitDesign:
 
 
 def _extra(image: CoreImage) -> dict[str, Any]:
-    params, config = image.params, image.config
+    params = image.params
     extra: dict[str, Any] = {
         "program": [
-            {**asdict(stage), "kind": stage.kind.name, "words": stage.words}
-            for stage in program(config, params)],
+            {"kind": stage.kind.name, "matrices": stage.plan.matrices, "rows": stage.rows,
+             "groups": stage.groups, "chunks": stage.chunks, "tiles": stage.tiles,
+             "weight": stage.weight, "header": stage.header, "state": stage.state,
+             "words": stage.words}
+            for stage in place_stages(image.plan, params)],
     }
     if not params.port_bits:    # otherwise it depends on the memory
-        extra["cycles_per_token"] = float(cycles_per_token(params, config))
+        extra["cycles_per_token"] = float(cycles_per_token(params, image.plan))
     if params.trace:
         extra["trace"] = {
             lane.name: {"low": lane.low, "width": lane.width, "fields": [
@@ -89,7 +94,7 @@ def _image_text(image: CoreImage) -> str:
 
 
 def _sections(image: CoreImage) -> str:
-    params, vocab = image.params, image.config.vocab
+    params, vocab = image.params, len(image.embedding)
     sections = [_USE, _LOGITS.format(
         words=params.logit_beats(vocab), lanes=params.post_lanes, vocab=vocab)]
     if params.port_bits:
@@ -174,7 +179,7 @@ def core_vectors(model: QuantizedModel, emitted: EmittedUnit) -> Vectors | None:
     fields = UnitPorts.of(emitted.manifest).fields
     outputs: dict[str, list[int]] = {}
     masks: dict[str, list[int]] = {}
-    vocab = model.config.vocab
+    vocab = model.vocab
     requests = []
     for sequence in range(params.sequences):
         first = vocab // 3 + sequence

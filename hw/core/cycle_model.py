@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from sterna.hw.core.core_image import program
 from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.geometry import Geometry, StageKind
+from sterna.hw.core.geometry import ADDED, LEAVES, Geometry
 from sterna.hw.core.logit_weight import LogitWeight
-from sterna.hw.core.program import Stage
+from sterna.hw.core.program import Stage, place_stages
 from sterna.hw.core.request import Request
-from sterna.model.config import ModelConfig
+from sterna.model.quantized.plan import StageKind, StagePlan
 
 __all__ = [
     "STEADY_TOKENS", "CoreCycles", "Machine", "MemoryTiming", "Use", "cycles_per_token",
@@ -215,16 +214,16 @@ class _Model(Machine):
     """A core, cycle by cycle."""
 
     def __init__(
-        self, params: CoreParams, config: ModelConfig, memory: MemoryTiming,
+        self, params: CoreParams, plans: Sequence[StagePlan], memory: MemoryTiming,
     ) -> None:
-        super().__init__(params, program(config, params))
+        super().__init__(params, place_stages(plans, params))
         self.params: CoreParams = params
         self.sequences = [_Sequence() for _ in range(params.sequences)]
         self.waits: _Prompt | None = None
         self.is_free = False    # the sequence of that prompt
         self.busy = [False] * params.sequences  # as of the cycle before
         self.sampler = _Sampler(self)
-        self.reader = _Reader(self, config, memory) if params.port_bits else None
+        self.reader = _Reader(self, memory) if params.port_bits else None
         self.embedder: Any = (_PortEmbedder if params.port_bits else _Embedder)(self)
         self.prompts: deque[_Prompt] = deque()
         self.tokens = 0     # yet to be given
@@ -574,7 +573,7 @@ class _Post(_Worker):
         model, params = self.model, self.model.params
         stage = model.phases[self.phase].stage
         products, cells = model.products, model.cells
-        is_head = stage.kind is StageKind.HEAD
+        is_head = stage.kind in LEAVES
         room = self.has_logit_room if is_head else not self.begins or cells.has_room
         # One more may be taken until this is known.
         self.has_logit_room = self.logits < params.logit_depth - 1
@@ -584,14 +583,14 @@ class _Post(_Worker):
                        else Use.POST if is_scaled else Use.SCALE)
         if self.active and products.sums and is_scaled and room:
             last_part = self.part == params.row_beats - 1
-            last_slot = self.slot == len(stage.matrices) - 1
+            last_slot = self.slot == len(stage.plan.matrices) - 1
             last = last_part and self.left == 1
             cells.begins = self.begins
             self.begins = False
             if is_head:
                 self.logits += 1
                 model.give_head(self.phase, self.sequence, last)
-            elif stage.kind is StageKind.RESIDUAL:
+            elif stage.kind in ADDED:
                 if last:
                     model.later(self.latency + 2 + _levels(params.post_lanes),
                                 model.completed, self.phase)
@@ -608,7 +607,7 @@ class _Post(_Worker):
                     if model.reader:
                         model.reader.free_headers += 1
                     self.left -= 1
-                    self.begins = last_slot and len(stage.matrices) > 1
+                    self.begins = last_slot and len(stage.plan.matrices) > 1
                     self.slot = 0 if last_slot else self.slot + 1
         if not self.active or (group_ends and self.left == 0):
             self.active = bool(self.jobs)
@@ -616,7 +615,7 @@ class _Post(_Worker):
                 self.phase = self.jobs.popleft()
                 stage = model.phases[self.phase].stage
                 self.left = stage.headers
-                self.begins = len(stage.matrices) > 1
+                self.begins = len(stage.plan.matrices) > 1
 
     def gone(self) -> None:
         """A beat of a head has been taken at the port, or is wanted by nobody."""
@@ -759,12 +758,12 @@ class _Reader(_Component):
     model: _Model
     apart = frozenset({"model", "memory", "index", "left", "stage", "asked", "clock"})
 
-    def __init__(self, model: _Model, config: ModelConfig, memory: MemoryTiming) -> None:
+    def __init__(self, model: _Model, memory: MemoryTiming) -> None:
         super().__init__(model)
         params = model.params
         self.memory = memory
         self.header_words = params.row_beats * params.header_parts
-        self.row_words = params.row_parts(config.d)
+        self.row_words = params.row_parts(model.program[0].plan.columns)
         self.rest = 0       # cycles before the next state
         self.next = self._after(1, self._load)
         self.index = self.left = 0
@@ -947,7 +946,7 @@ class _Repeats:
     def __init__(self, model: _Model) -> None:
         self.model = model
         self.marks: dict[tuple[Any, ...], _Mark] = {}
-        shapes = [(each.kind, len(each.matrices), each.groups, each.chunks, each.tiles)
+        shapes = [(each.kind, len(each.plan.matrices), each.groups, each.chunks, each.tiles)
                   for each in model.program[:-1]]
         # Stages of a layer, which is like the next one.
         self.layer = next(
@@ -1043,7 +1042,7 @@ def _times(before: list[int], now: list[int]) -> int:
 
 
 def run_cycles(
-    params: CoreParams, config: ModelConfig, requests: Sequence[tuple[int, Request]],
+    params: CoreParams, plans: Sequence[StagePlan], requests: Sequence[tuple[int, Request]],
     memory: MemoryTiming | None = None,
 ) -> CoreCycles:
     """The cycles of requests, which are offered one after the other, each with its sequence, to an
@@ -1055,14 +1054,14 @@ def run_cycles(
         _Prompt(sequence, request.predicts_after(position), request.tokens,
                 request.beta != 0 and not params.compact)
         for sequence, request in requests for position in range(len(request.prompt)))
-    model = _Model(params, config, memory or MemoryTiming())
+    model = _Model(params, plans, memory or MemoryTiming())
     if model.reader:
         model.rest()
     return model.run(prompts, sum(request.tokens for _, request in requests))
 
 
 def steady_uses(
-    params: CoreParams, config: ModelConfig, *, sampled: bool = False,
+    params: CoreParams, plans: Sequence[StagePlan], *, sampled: bool = False,
     memory: MemoryTiming | None = None,
 ) -> Counter[tuple[Stage | None, Use]]:
     """The cycles of ``STEADY_TOKENS`` tokens of every sequence in the long run: ``uses`` of
@@ -1070,16 +1069,16 @@ def steady_uses(
     temperature = 1.0 if sampled else 0.0
     asked = [(number, Request((0,), tokens=3 * STEADY_TOKENS, temperature=temperature))
              for number in range(params.sequences)]
-    found = run_cycles(params, config, asked, memory)
+    found = run_cycles(params, plans, asked, memory)
     # Away from both ends, where not every sequence runs.
     own = found.tokens[0]
     return found.uses(own[-2 * STEADY_TOKENS], own[-STEADY_TOKENS])
 
 
 def cycles_per_token(
-    params: CoreParams, config: ModelConfig, *, sampled: bool = False,
+    params: CoreParams, plans: Sequence[StagePlan], *, sampled: bool = False,
     memory: MemoryTiming | None = None,
 ) -> Fraction:
     """Cycles a token in the long run, all sequences together, each of them generating."""
-    uses = steady_uses(params, config, sampled=sampled, memory=memory)
+    uses = steady_uses(params, plans, sampled=sampled, memory=memory)
     return Fraction(uses.total(), STEADY_TOKENS * params.sequences)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from sterna.hw.core.core_memories import memory_bits
-from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.cycle_model import STEADY_TOKENS, MemoryTiming, Use, steady_uses
+from sterna.hw.core.limits import Limits
 from sterna.hw.core.program import Stage
 from sterna.hw.emit.verilog import no_collection
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
+from sterna.model.quantized.plan import StagePlan, plan
+from sterna.model.quantized.records import language_model
 
 __all__ = ["CycleReport", "TokenCycles", "check_clock", "cycle_report", "shape_limits",
-           "tokens_per_second"]
+           "shape_stages", "tokens_per_second"]
 
 _SHIFTS = (10, 17)
 """Smallest and largest shift of the bundled models."""
@@ -24,8 +28,12 @@ _SHIFTS = (10, 17)
 def shape_limits(config: ModelConfig, profile: NumericProfile) -> Limits:
     """The limits of a model without weights: its embedding as wide as may be, its shifts those of
     the bundled models. No cycle depends on either."""
-    return Limits(profile, config.d, config.dff, config.layers, config.vocab, _SHIFTS,
-                  profile.x.bits)
+    return Limits.of_stages(profile, [shape_stages(config, profile)], _SHIFTS, profile.x.bits)
+
+
+def shape_stages(config: ModelConfig, profile: NumericProfile) -> tuple[StagePlan, ...]:
+    """The stages of a language model of a shape."""
+    return plan(language_model(config, profile), profile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +49,11 @@ class TokenCycles:
 
     @classmethod
     def of(
-        cls, params: CoreParams, config: ModelConfig, memory: MemoryTiming | None = None, *,
+        cls, params: CoreParams, plans: Sequence[StagePlan], memory: MemoryTiming | None = None, *,
         sampled: bool = False,
     ) -> TokenCycles:
         """Run the cycle model."""
-        counts = steady_uses(params, config, sampled=sampled, memory=memory)
+        counts = steady_uses(params, plans, sampled=sampled, memory=memory)
         stages: dict[str, dict[Use, Fraction]] = {}
         for (stage, use), cycles in sorted(counts.items(), key=lambda item: _place(item[0][0])):
             uses = stages.setdefault(_name(stage), dict.fromkeys(Use, Fraction()))
@@ -80,7 +88,7 @@ def _name(stage: Stage | None) -> str:
     """A stage by its matrices, whatever its layer: ``gate up``."""
     if stage is None:
         return "token"
-    return " ".join(name.rpartition(".")[2] for name in stage.matrices)
+    return " ".join(name.rpartition(".")[2] for name in stage.plan.matrices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +137,12 @@ def cycle_report(
     one."""
     if params.port_bits and memory is None:
         memory = MemoryTiming()
+    plans = shape_stages(config, params.profile)
     with no_collection():
         return CycleReport(
-            params, config, memory, TokenCycles.of(params, config, memory),
-            TokenCycles.of(params, config, memory, sampled=True),
-            {name: TokenCycles.of(changed, config, memory)
+            params, config, memory, TokenCycles.of(params, plans, memory),
+            TokenCycles.of(params, plans, memory, sampled=True),
+            {name: TokenCycles.of(changed, plans, memory)
              for name, changed in _changed(params).items()}, memory_bits(params))
 
 

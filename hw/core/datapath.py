@@ -6,7 +6,6 @@ from amaranth.hdl import Array, Cat, Const, Mux, Signal, Value
 from amaranth.lib import fifo, wiring
 
 from sterna.hw.core.cells import Cells
-from sterna.hw.core.geometry import StageKind
 from sterna.hw.core.norm import Norm
 from sterna.hw.core.post import Post
 from sterna.hw.core.products import Products
@@ -14,6 +13,7 @@ from sterna.hw.core.program import ProgramImage
 from sterna.hw.core.queues import TaskQueue
 from sterna.hw.core.vectors import VectorStore
 from sterna.hw.parts.pipeline import Pipeline
+from sterna.model.quantized.plan import StageKind
 
 __all__ = ["ArrayPath", "Datapath", "join_norm"]
 
@@ -61,12 +61,14 @@ class ArrayPath(wiring.Component):
                          unit.fresh.eq(taken), unit.fresh_phase.eq(phase)]
             wiring.connect(m, queue.head, unit.jobs)
 
-    def queue_heads(self, m, port, word, wanted=1, is_open=1):
+    def queue_heads(self, m, port, word, wanted=1, is_open=1, comes=None):
         """Queue the results of heads that are ``wanted`` at a port, and see to it that there is
-        room for them. ``word`` is what the port shows of the results in the same cycle."""
+        room for them. ``word`` is what the port shows of the results in the same cycle, or of what
+        leaves when it ``comes``."""
         depth, results = self.params.logit_depth, self.post.results
         m.submodules.logit_queue = queue = fifo.SyncFIFO(width=len(Value.cast(word)), depth=depth)
-        comes = self.post.results_valid & (results.tag.kind == StageKind.HEAD)
+        if comes is None:
+            comes = self.post.results_valid & (results.tag.kind == StageKind.HEAD)
         steps, wanted = Pipeline(m, Const(1)), Value.cast(wanted)
         dropped = steps.flags(comes & ~wanted, 1, "dropped")[-1]
         m.d.comb += [

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from amaranth.hdl import ShapeLike, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
+from sterna.hw.core.limits import Limits, StageLimits
 from sterna.hw.core.norm_params import NormParams
 from sterna.hw.parts.requantize import RequantizeParams
 from sterna.hw.units.glu import GluParams
@@ -18,9 +16,9 @@ from sterna.hw.units.mac.mac_params import MacParams
 from sterna.hw.units.mlgru import MlgruParams
 from sterna.model.checks import check_whole, one_of
 from sterna.model.profile import NumericProfile
+from sterna.model.quantized.plan import StageKind
 
-__all__ = ["FRONT_STEPS", "MAX_SLOTS", "POST_LANES", "Geometry", "ProgramLimits", "StageKind",
-           "StageLimits"]
+__all__ = ["ADDED", "FRONT_STEPS", "LEAVES", "MAX_SLOTS", "POST_LANES", "Geometry"]
 
 MAX_SLOTS = 3
 """Most matrices interleaved in a stage: f, c and g."""
@@ -30,53 +28,11 @@ FRONT_STEPS = 3
 the memory of headers."""
 
 
-class StageKind(enum.IntEnum):
-    """Where the results of a stage go."""
+ADDED = (StageKind.RESIDUAL, StageKind.BEGIN, StageKind.PASS, StageKind.LAST)
+"""What goes through the adder of the residual stream, to something or to zero."""
 
-    MLGRU = 0
-    """f, c and g: to the MLGRU unit."""
-    RESIDUAL = 1
-    """out or down: added to the residual stream."""
-    GLU = 2
-    """gate and up: to the GLU unit."""
-    HEAD = 3
-    """The logits."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageLimits:
-    """The largest of some stages that are alike, and how many of them a program has at most."""
-
-    kind: StageKind
-    slots: int  #: matrices of one shape and one input
-    rows: int
-    columns: int
-    count: int = 1
-
-
-class ProgramLimits(Protocol):
-    """The largest program, and the formats of all of them."""
-
-    @property
-    def profile(self) -> NumericProfile:
-        """Formats of every number; those of ``logit`` are what a head gives."""
-
-    @property
-    def shifts(self) -> tuple[int, int]:
-        """Smallest and largest right shift of a projection."""
-
-    @property
-    def program(self) -> Sequence[StageLimits]:
-        """Its stages."""
-
-    @property
-    def normalizes(self) -> bool:
-        """Whether a norm makes the activations, and their scale; if not they come from outside."""
-
-    @property
-    def requantizes(self) -> bool:
-        """Whether sums are scaled and rounded; if not they leave as they are."""
-
+LEAVES = (StageKind.HEAD, StageKind.LAST)
+"""What ends a program."""
 
 # Usual sizes:
 _QUANT_LANES, POST_LANES, _CELL_LANES, _CLUSTER_COLUMNS = 8, 4, 2, 16
@@ -93,7 +49,7 @@ class Geometry:
     Every size that is 0 is chosen.
     """
 
-    limits: ProgramLimits
+    limits: Limits
     rows: int = 8  #: dot products side by side
     cols: int = 64  #: columns taken per beat
     #: Parts of the columns, each with memories of its own; 0 for parts of 16 columns or more.
@@ -233,7 +189,7 @@ class Geometry:
         return -(-rows // unit) * unit // self.rows
 
     def _groups(self, stage: StageLimits) -> int:
-        return self.groups(stage.rows, chunks=stage.kind is not StageKind.HEAD)
+        return self.groups(stage.rows, chunks=stage.kind not in LEAVES)
 
     @property
     def most_headers(self) -> int:
@@ -336,8 +292,7 @@ class Geometry:
     @property
     def bias_bits(self) -> int:
         """Signed bits of a bias: one more than the widest output, which an update has."""
-        return max(bits + (kind is not StageKind.RESIDUAL)
-                   for kind, bits in self.result_bits.items())
+        return max(bits + (kind not in ADDED) for kind, bits in self.result_bits.items())
 
     @property
     def shift_bits(self) -> int:
@@ -394,7 +349,7 @@ class Geometry:
         profile = self.profile
         every = {
             StageKind.MLGRU: profile.z.bits, StageKind.GLU: profile.z.bits,
-            StageKind.RESIDUAL: profile.x.bits + 1, StageKind.HEAD: profile.logit.bits}
+            **dict.fromkeys(ADDED, profile.x.bits + 1), StageKind.HEAD: profile.logit.bits}
         kinds = {each.kind for each in self.limits.program}
         return {kind: bits for kind, bits in every.items() if kind in kinds}
 
@@ -408,6 +363,11 @@ class Geometry:
     def post_latency(self) -> int:
         """Cycles of the post-processor from a beat of sums to its results."""
         return FRONT_STEPS + (self.requantize.latency if self.limits.requantizes else 0)
+
+    @property
+    def kind_bits(self) -> int:
+        """Bits of the kind of a stage."""
+        return max(2, *(int(kind).bit_length() for kind in self.result_bits))
 
     # Payloads ----------------------------------------------------------------------
 
@@ -429,7 +389,7 @@ class Geometry:
         ``weight``, ``header``, ``state``: where its weight words, biases and states begin.
         """
         return StructLayout({
-            "kind": 2,
+            "kind": self.kind_bits,
             "last_slot": 2,
             "tiles": range(self.tiles + 1),
             "chunks": range(self.chunks + 1),
@@ -455,7 +415,7 @@ class Geometry:
         ``beat``: its place in the vector. ``first`` and ``last`` beat of the vector.
         """
         return StructLayout({
-            "kind": 2, "slot": 2, "phase": 1, "sequence": self.batch_bits,
+            "kind": self.kind_bits, "slot": 2, "phase": 1, "sequence": self.batch_bits,
             "beat": range(max(self.most_beats, 2)), "first": 1, "last": 1})
 
     @property

@@ -11,7 +11,7 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.core_params import IMAGE_HEADER_BITS, CoreParams
-from sterna.hw.core.geometry import Geometry, StageKind
+from sterna.hw.core.geometry import Geometry
 from sterna.hw.core.linear_image import (
     MAGIC,
     TRITS_PER_BYTE,
@@ -20,6 +20,7 @@ from sterna.hw.core.linear_image import (
     format_digest,
 )
 from sterna.hw.parts.pipeline import Pipeline
+from sterna.model.quantized.plan import StageKind
 
 __all__ = ["ImageReader", "ImageStatus", "header_fill_layout", "read_layout", "weight_fill_layout"]
 
@@ -222,7 +223,7 @@ class ImageReader(wiring.Component):
         address = Signal.like(first)
         row = Signal.like(first, reset_less=True)
         token = Signal(params.token_bits, reset_less=True)
-        row_words = header.row[:params.row_parts(params.limits.width).bit_length()]
+        row_words = header.row[:params.row_parts(params.width).bit_length()]
         stage = Signal(shape, reset_less=True)
         count = Signal.like(first, reset_less=True)
         free_words = Signal(range(params.ring + 1), init=params.ring)

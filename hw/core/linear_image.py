@@ -25,6 +25,8 @@ from sterna.hw.core.core_image import CoreImage
 from sterna.hw.core.core_params import IMAGE_HEADER_BITS, CoreParams
 from sterna.hw.parts.bits import elements_of, from_ints, to_bits, to_ints
 from sterna.model.config import ModelConfig
+from sterna.model.quantized.plan import shape_of
+from sterna.model.quantized.records import language_model
 
 __all__ = [
     "MAGIC", "TRITS_PER_BYTE", "VERSION", "ImageHeader", "format_digest", "pack_image",
@@ -79,17 +81,17 @@ def format_digest(params: CoreParams) -> int:
     """CRC-32 of all that says how an image is laid out: the limits, the size of the array, the
     lanes and the port. Cores that differ in sequences, clusters or style take the same image.
     """
+    limits = params.limits
     formats = (
-        *sorted(asdict(params.limits.profile).items()), params.limits.width, params.limits.inner,
-        params.limits.layers, params.limits.vocab, params.limits.shifts,
-        params.limits.embedding_bits, params.rows, params.cols, params.post_lanes,
+        *sorted(asdict(limits.profile).items()), [astuple(each) for each in limits.program],
+        limits.shifts, limits.embedding_bits, params.rows, params.cols, params.post_lanes,
         params.cell_lanes, params.quant_lanes, params.port_bits)
     return zlib.crc32(repr(formats).encode())
 
 
 def pack_image(image: CoreImage) -> bytes:
     """Lay an image out for the port of its core: ``params.port_bits`` is not 0."""
-    params, config = image.params, image.config
+    params, config = image.params, shape_of(image.plan)
     port = params.port_bits // 8
     stages = [params.stage_layout.from_bits(word) for word in image.stages]
     parts = [_padded(_to_bytes(image.stages, params.stage_layout.size), params.stage_parts * port)]
@@ -103,7 +105,8 @@ def pack_image(image: CoreImage) -> bytes:
             headers[stage.header:][:stage.headers], own.reshape(stage.headers, -1)], axis=1))
     # Elements are widened to whole bytes.
     size = params.limits.embedding_bits
-    elements = elements_of(from_ints(image.embedding, 0, params.post_lanes * size), size)
+    words_of = [word for row in image.embedding for word in row]
+    elements = elements_of(from_ints(words_of, 0, params.post_lanes * size), size)
     row = params.row_parts(config.d)
     table = elements.reshape(config.vocab, -1).astype(f"<i{params.element_bits // 8}")
     embedding = _padded(table.view(np.uint8), row * port)
@@ -163,10 +166,11 @@ def read_image(data: bytes, params: CoreParams) -> CoreImage:
     rows = words[header.embedding:][:header.vocab * header.row].reshape(header.vocab, -1)
     padded = params.groups(header.d) * params.rows
     elements = np.ascontiguousarray(rows[:, :padded * width]).view(f"<i{width}")
-    embedding = to_ints(to_bits(
-        elements.reshape(-1, params.post_lanes), params.limits.embedding_bits))
+    embedding = [to_ints(to_bits(row.reshape(-1, params.post_lanes), params.limits.embedding_bits))
+                 for row in elements]
     config = ModelConfig(header.d, header.layers, header.dff, header.vocab)
-    return CoreImage(params, stages, headers, weights, config, embedding, header.test)
+    return CoreImage(params, stages, headers, weights, language_model(config, params.profile),
+                     embedding, header.test)
 
 
 def _to_bytes(words: Sequence[int], bits: int) -> np.ndarray:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
+
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.block_memory import read_block_rom, read_ring
-from sterna.hw.core.geometry import FRONT_STEPS, MAX_SLOTS, Geometry, StageKind
+from sterna.hw.core.geometry import ADDED, FRONT_STEPS, LEAVES, MAX_SLOTS, Geometry
 from sterna.hw.core.image_reader import header_fill_layout
 from sterna.hw.core.norm import scale_layout
 from sterna.hw.core.products import sequence_of
@@ -17,11 +20,12 @@ from sterna.hw.core.queues import arrivals
 from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.requantize import Requantize
+from sterna.model.quantized.plan import StageKind
 
 __all__ = ["Post", "result_layout", "sum_tap"]
 
-_FIELDS = {StageKind.MLGRU: "z", StageKind.GLU: "z", StageKind.RESIDUAL: "update",
-           StageKind.HEAD: "logits"}
+_FIELDS = {StageKind.MLGRU: "z", StageKind.GLU: "z", StageKind.HEAD: "logits",
+           **dict.fromkeys(ADDED, "update")}
 
 
 def _fields(params: Geometry) -> dict[str, int]:
@@ -208,7 +212,9 @@ class Post(wiring.Component):
                 ready.eq(self.jobs.valid & counts[self.jobs.payload].any()),
                 left.eq(stage.headers), last_header.eq(stage.headers == 1),
                 tag.kind.eq(stage.kind),
-                is_head.eq(stage.kind == StageKind.HEAD), last_slot_number.eq(stage.last_slot),
+                is_head.eq(reduce(or_, (stage.kind == kind for kind in LEAVES
+                                        if kind in params.result_bits))),
+                last_slot_number.eq(stage.last_slot),
                 begins.eq(stage.last_slot.any())]
             if not params.port_bits:
                 m.d.sync += header.eq(stage.header)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sterna.hw.core.geometry import MAX_SLOTS, Geometry, StageKind
+from sterna.hw.core.geometry import LEAVES, MAX_SLOTS, Geometry
 from sterna.hw.parts.bits import from_ints, to_bits, to_ints
 from sterna.hw.units.mac.weight_packing import row_codes
 from sterna.model.quantized import Projection
+from sterna.model.quantized.plan import StageKind, StagePlan
 
-__all__ = ["ProgramImage", "Stage", "cluster_words", "pack_program", "plan_stages"]
+__all__ = ["ProgramImage", "Stage", "cluster_words", "pack_program", "place_stages"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,12 @@ class ProgramImage:
 class Stage:
     """A stage of the program of a token: some matrices of one shape and one input.
 
-    ``groups``: of rows of a matrix. ``chunks`` and ``tiles``: of the vector. ``weight``, ``header``
-    and ``state``: where its weight words, groups of biases and words of states begin.
+    ``plan``: what it is by the records. ``groups``: of rows of a matrix. ``chunks`` and ``tiles``:
+    of the vector. ``weight``, ``header`` and ``state``: where its weight words, groups of biases
+    and words of states begin.
     """
 
-    kind: StageKind
-    matrices: tuple[str, ...]
-    rows: int
+    plan: StagePlan
     groups: int
     chunks: int
     tiles: int
@@ -48,17 +48,19 @@ class Stage:
     state: int
 
     @property
-    def norm(self) -> str:
-        """Name of the norm whose vector is multiplied."""
-        first = self.matrices[0]
-        if self.kind is StageKind.RESIDUAL:
-            return f"{first}_norm"
-        return f"{first if self.kind is StageKind.HEAD else first.rpartition('.')[0]}.norm"
+    def kind(self) -> StageKind:
+        """What its results are for."""
+        return self.plan.kind
+
+    @property
+    def rows(self) -> int:
+        """Rows of each matrix."""
+        return self.plan.rows
 
     @property
     def headers(self) -> int:
         """Groups of rows of all matrices."""
-        return self.groups * len(self.matrices)
+        return self.groups * len(self.plan.matrices)
 
     @property
     def words(self) -> int:
@@ -66,25 +68,21 @@ class Stage:
         return self.headers * self.tiles
 
 
-def plan_stages(
-    stages: Sequence[tuple[StageKind, tuple[str, ...]]], shapes: Mapping[str, tuple[int, int]],
-    params: Geometry,
-) -> list[Stage]:
-    """Lay stages out one behind the other, each of a kind and of matrices of these shapes."""
-    planned: list[Stage] = []
+def place_stages(plans: Sequence[StagePlan], params: Geometry) -> list[Stage]:
+    """Lay stages out one behind the other."""
+    placed: list[Stage] = []
     weight = header = state = 0
-    for kind, names in stages:
-        rows, columns = shapes[names[0]]
+    for plan in plans:
         stage = Stage(
-            kind, names, rows, params.groups(rows, chunks=kind is not StageKind.HEAD),
-            params.groups(columns) * params.rows // params.quant_lanes, -(-columns // params.cols),
-            weight, header, state)
-        planned.append(stage)
+            plan, params.groups(plan.rows, chunks=plan.kind not in LEAVES),
+            params.groups(plan.columns) * params.rows // params.quant_lanes,
+            -(-plan.columns // params.cols), weight, header, state)
+        placed.append(stage)
         weight += stage.words
         header += stage.headers
-        if kind is StageKind.MLGRU:
+        if stage.kind is StageKind.MLGRU:
             state += stage.groups * params.rows // params.cell_lanes
-    return planned
+    return placed
 
 
 def pack_program(
@@ -98,7 +96,7 @@ def pack_program(
     headers: list[int] = []
     weights: list[int] = []
     for stage in stages:
-        matrices = [projections[name] for name in stage.matrices]
+        matrices = [projections[name] for name in stage.plan.matrices]
         groups = stage.groups
         weight = np.stack([each.weight for each in matrices])
         rest = groups * params.rows - stage.rows

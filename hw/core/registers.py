@@ -240,7 +240,7 @@ class RegisterCore(wiring.Component):
         token = self._prompt.token
         m.d.comb += [
             fits.eq(~self._beyond.any() & (self._prompt.sequence < params.sequences)
-                    & (token < params.limits.vocab)),
+                    & (token < params.vocab)),
             sends.eq(self._send & fits & ~waits & ~held),
             core.prompts.valid.eq(waits),
             core.tokens.ready.eq(self._take_token),

@@ -8,12 +8,12 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.geometry import StageKind
 from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS, LogitWeight, WeightParams
 from sterna.hw.core.post import result_layout
 from sterna.hw.core.products import sequence_of
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
+from sterna.model.quantized.plan import StageKind
 
 __all__ = ["TokenSampler"]
 
@@ -74,7 +74,7 @@ class TokenSampler(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         params = self.params
-        self._units = WeightParams(params.profile, params.limits.vocab)
+        self._units = WeightParams(params.profile, params.vocab)
         steps = Pipeline(m, Const(1))
         best, complete = self._find_largest(m, steps)
 

@@ -16,13 +16,13 @@ from amaranth.lib.data import ArrayLayout, StructLayout, View
 
 from sterna.hw.core.cells import cell_taps
 from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.geometry import StageKind
 from sterna.hw.core.norm import norm_taps, scale_layout
 from sterna.hw.core.post import result_layout, sum_tap
 from sterna.hw.core.products import act_layout, sequence_of
 from sterna.hw.core.vectors import element_layout
 from sterna.hw.emit.documents import field_bits
 from sterna.hw.emit.payloads import Fields
+from sterna.model.quantized.plan import StageKind
 
 __all__ = ["Lane", "lanes_of", "show_taps", "trace_layout"]
 

@@ -16,14 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from sterna.hw.core.core_image import program
 from sterna.hw.core.core_memories import core_memories
-from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.cycle_model import cycles_per_token
+from sterna.hw.core.limits import Limits
+from sterna.hw.core.program import place_stages
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import FpgaTarget, Resource, style_for
-from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
+from sterna.model.quantized.plan import StagePlan
 
 __all__ = [
     "MEASURED", "block_rams", "core_rams", "estimated", "fitted", "fitting", "fold", "has_room",
@@ -147,7 +148,7 @@ def _logic(params: CoreParams, target: FpgaTarget) -> dict[Resource, int] | None
 
 @cache
 def fold(
-    limits: Limits, config: ModelConfig, target: FpgaTarget, *, sequences: int = 1,
+    limits: Limits, plans: tuple[StagePlan, ...], target: FpgaTarget, *, sequences: int = 1,
     lut: int | None = None, period: float | None = None,
 ) -> CoreParams | None:
     """Choose rows and columns of a core that fits a target by the estimate, in ``lut`` LUTs.
@@ -156,17 +157,17 @@ def fold(
     otherwise the fastest. None if there is none.
     """
     # A token takes its beats at least.
-    found = [(area, sum(stage.words for stage in program(config, params)), params)
+    found = [(area, sum(stage.words for stage in place_stages(plans, params)), params)
              for area, params in fitting(limits, target, sequences=sequences, lut=lut)]
     if period is not None:
         return next((params for _, beats, params in sorted(found, key=itemgetter(0))
-                     if beats <= period and cycles_per_token(params, config) <= period
+                     if beats <= period and cycles_per_token(params, plans) <= period
                      and has_room(params, target)), None)
     best: tuple[tuple[Fraction, int], CoreParams] | None = None
     for area, beats, params in sorted(found, key=itemgetter(1)):
         if best is not None and beats >= best[0][0]:
             break
-        cost = cycles_per_token(params, config), area
+        cost = cycles_per_token(params, plans), area
         if (best is None or cost < best[0]) and has_room(params, target):
             best = cost, params
     return None if best is None else best[1]

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from sterna.hw.core.core_params import CoreParams, Limits
+from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.core_product import CORE
+from sterna.hw.core.limits import Limits
 from sterna.hw.flow.estimate import core_rams, estimated, fitting, fold, has_room, sizes_of
 from sterna.hw.flow.synth_report import Usage
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, style_for
@@ -42,7 +43,7 @@ def usual_sizes(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> Us
     """
     usual = CORE.params_for(model, {"style": style_for(target)})
     short = _shortage(usual, target)
-    chosen = None if short is None else fold(usual.limits, model.config, target)
+    chosen = None if short is None else fold(usual.limits, model.stages, target)
     if chosen is None:
         return None
     core = sizes_of(chosen)

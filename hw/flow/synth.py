@@ -153,7 +153,7 @@ def synth(
         usage, blocks, mapped.passes,
         macs_per_cycle=params.rows * params.cols if spec in (MAC, CORE) else None,
         cycles_per_token=(
-            float(cycles_per_token(params, model.config)) if spec is CORE else None),
+            float(cycles_per_token(params, model.stages)) if spec is CORE else None),
         chosen=None if usual is None else usual.reason)
     try:
         check_fit(spec, target, usage)

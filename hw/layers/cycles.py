@@ -8,6 +8,7 @@ from functools import cache
 
 from sterna.hw.core.cycle_model import Machine
 from sterna.hw.layers.layer_params import LayerParams
+from sterna.model.quantized.plan import StageKind
 
 __all__ = ["UnitCycles", "result_times", "unit_cycles"]
 
@@ -30,15 +31,17 @@ class _Unit(Machine):
     """What both units have alike: when words of results are there."""
 
     def __init__(self, params: LayerParams, lanes: int) -> None:
-        super().__init__(params, params.planned)
+        super().__init__(params, params.placed)
         self.words = [params.words_in(index, lanes) for index in range(len(self.program))]
         self.times: list[int] = []
 
     def give_head(self, phase: int, sequence: int, last: bool) -> None:
-        self.later(self.post.latency + 2, self.post.gone)
-        self.times.append(self.cycle + self.post.latency + 2)
+        # The sums of a residual stream leave two cycles after what is added.
+        way = self.post.latency + 2 * (self.program[-1].kind is StageKind.LAST)
+        self.later(way + 2, self.post.gone)
+        self.times.append(self.cycle + way + 2)
         if last and sequence == self.params.batch - 1:
-            self.later(self.post.latency, self.release, phase)
+            self.later(way, self.release, phase)
 
     @abstractmethod
     def release(self, phase: int) -> None:

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from amaranth.hdl import Shape
 
-from sterna.hw.core.geometry import StageKind
 from sterna.hw.emit.payloads import UnitPorts, pack_words
 from sterna.hw.emit.selftest.folder_test import FileWords, VectorPhase, Vectors
 from sterna.hw.layers.cycles import UnitCycles
 from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.testbench.stimulus import last_flags
-from sterna.model.layers import Layer, MatrixLayer
+from sterna.model.layers import BitLinearLayer, GluLayer, Layer, MatrixLayer, MlgruLayer
 from sterna.model.layers.layer import input_bits
 
 __all__ = [
@@ -172,8 +171,9 @@ def matrix_sections(params: LayerParams, cycles: Sequence[UnitCycles]) -> str:
 
 
 def layer_summary(layer: Layer, params: LayerParams) -> str:
-    kind = {StageKind.MLGRU: "An MLGRU", StageKind.GLU: "A GLU", StageKind.HEAD: "A BitLinear"}
-    return (f"{kind[params.limits.program[0].kind]} from {layer.columns} to {layer.rows} "
+    kinds: dict[type, str] = {
+        MlgruLayer: "An MLGRU", GluLayer: "A GLU", BitLinearLayer: "A BitLinear"}
+    return (f"{kinds.get(type(layer), 'A network of layers')} from {layer.columns} to {layer.rows} "
             f"channels, numeric profile {layer.profile.name}: norm, ternary matrices, scale and "
             f"bias; an array of {params.rows} x {params.cols}.")
 
@@ -181,14 +181,16 @@ def layer_summary(layer: Layer, params: LayerParams) -> str:
 def layer_sections(layer: Layer, params: LayerParams, cycles: UnitCycles) -> str:
     start = (" `start` with the first word says that the vector begins a sequence; the first "
              "vector of each after a reset begins one in any case." if params.has_state else "")
+    meaning = _NORMED if layer.input is None else (
+        f"{layer.input.frac} of them after the point")
     several = _SEQUENCES.format(
         last=params.sequences - 1, batch=params.batch) if params.sequences > 1 else ""
     return _LAYER.format(
         lanes=params.post_lanes, words=params.words_in(0, params.post_lanes),
         columns=layer.columns, outputs=layer.rows,
         groups=params.words_out(len(params.limits.program) - 1), output=layer.output,
-        bits=params.norm.y_bits, start=start, latency=cycles.latency, period=cycles.period,
-        sequences=several)
+        bits=params.norm.y_bits, meaning=meaning, start=start, latency=cycles.latency,
+        period=cycles.period, sequences=several)
 
 
 _MATRIX = """\
@@ -207,12 +209,14 @@ Latency: cycles from the first word taken to the last word offered, when nothing
 vector: of vectors of the same matrix one after the other.
 """
 
+_NORMED = "what one step of it stands for does not matter, for a norm comes first"
+
 _LAYER = """\
 ## What to send
 
 A vector comes as `x` (channels: {columns}; words: {words} of {lanes}), each a signed number of
-{bits} bits; what one step of it stands for does not matter, for the first thing that happens is a
-norm. Fill up the last word with zeros.{start}
+{bits} bits; {meaning}.
+Fill up the last word with zeros.{start}
 
 Its results leave as `y` (channels: {outputs}; words: {groups}), `last` with the last word; channels
 beyond the end are 0. They have {output.bits} bits, {output.frac} of them after the point. From the

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sterna.hw.core.geometry import StageKind, StageLimits
+from sterna.hw.core.limits import Limits, StageLimits
 from sterna.hw.core.program import ProgramImage, pack_program
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component, interface_of
 from sterna.hw.emit.names import check_name
@@ -24,7 +24,7 @@ from sterna.hw.layers.documents import (
     matrix_summary,
     matrix_vectors,
 )
-from sterna.hw.layers.layer_params import LayerLimits, LayerParams
+from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.layers.units import LayerUnit, MatrixUnit
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.checks import check_whole, one_of
@@ -38,10 +38,11 @@ from sterna.model.layers import (
     MlgruLayer,
     TernaryMatrix,
 )
-from sterna.model.layers.layer import LayerOrWeights, layer_of, matrix_layer_of
+from sterna.model.layers.layer import LayerOrWeights, input_bits, layer_of, matrix_layer_of
 from sterna.model.layers.matrix import Ternary
 from sterna.model.profile import S16, FixedPoint, NumericProfile
 from sterna.model.quantized import Projection
+from sterna.model.quantized.plan import StageKind, plan
 
 __all__ = [
     "emit_layer", "emit_matrix", "layer_component", "matrix_component", "plan_layer",
@@ -94,7 +95,7 @@ def plan_matrices(
             else Projection(each.weight, numbers.bias, numbers.k, numbers.shift))
     if output is None:
         output = FixedPoint(max(each.output_bits for each in layers), 0)
-    limits = LayerLimits(
+    limits = Limits(
         replace(S16, logit=output),
         tuple(StageLimits(StageKind.HEAD, 1, *shape) for shape in shapes),
         _shifts(projections), normalizes=False, requantizes=formats != {None})
@@ -104,22 +105,24 @@ def plan_matrices(
 
 def plan_layer(
     layer: Layer, *, sequences: int = 1, rows: int | None = None, cols: int | None = None,
-    lanes: int | None = None, style: str = "generic",
+    lanes: int | None = None, style: str = "generic", compact: bool = False,
 ) -> tuple[LayerParams, ProgramImage]:
-    if not isinstance(layer, BitLinearLayer | MlgruLayer | GluLayer):
+    profile = replace(layer.profile, logit=layer.output)
+    if layer.input is not None and input_bits(profile) > profile.x.bits:
         raise ValueError(
-            f"a unit is made of a BitLinearLayer, MlgruLayer or GluLayer, got a "
-            f"{type(layer).__name__}: emit its parts one by one")
-    every = list(layer.projections.values())
-    parts = [every] if len(every) == 1 else [every[:-1], every[-1:]]
-    kinds = [*([_CELLS[type(layer)]] if len(parts) > 1 else []), StageKind.HEAD]
-    sizes = _sizes([part[0].weight.shape for part in parts], rows, cols, lanes, style)
-    limits = LayerLimits(
-        replace(layer.profile, logit=layer.output),
-        tuple(StageLimits(kind, len(part), *part[0].weight.shape)
-              for kind, part in zip(kinds, parts, strict=True)),
-        _shifts(every), normalizes=True)
-    return _packed(LayerParams(limits, sequences=sequences, **sizes), parts)
+            f"a layer that adds to its input takes the {profile.x.bits} bits of the residual "
+            f"stream, and profile {profile.name} has vectors of {input_bits(profile)}")
+    try:
+        stages = plan(tuple(layer.records()), profile)
+    except ValueError as error:
+        raise ValueError(f"no unit computes these layers in this order: {error}") from error
+    matrices = layer.matrices()
+    sizes = _sizes([(each.rows, each.columns) for each in stages], rows, cols, lanes, style)
+    limits = Limits(
+        profile, tuple(StageLimits(each.kind, len(each.matrices), each.rows, each.columns)
+                       for each in stages), _shifts(list(matrices.values())))
+    return _packed(LayerParams(limits, sequences=sequences, compact=compact, **sizes),
+                   [[matrices[name] for name in each.matrices] for each in stages])
 
 
 def _shifts(projections: Sequence[Projection]) -> tuple[int, int]:
@@ -132,7 +135,7 @@ def _packed(
 ) -> tuple[LayerParams, ProgramImage]:
     named = {params.matrix_name(stage, slot): each
              for stage, part in enumerate(parts) for slot, each in enumerate(part)}
-    return params, pack_program(params.planned, named, params)
+    return params, pack_program(params.placed, named, params)
 
 
 def emit_matrix(
@@ -207,9 +210,11 @@ def emit_layer(
     layer_or_weights: LayerOrWeights, folder: str | Path, *,
     profile: NumericProfile | str | None = None, output: FixedPoint | None = None,
     sequences: int = 1, rows: int | None = None, cols: int | None = None,
-    lanes: int | None = None, style: str = "generic", name: str | None = None, axis: bool = False,
+    lanes: int | None = None, style: str = "generic", compact: bool = False,
+    name: str | None = None, axis: bool = False,
 ) -> EmittedUnit:
-    """Write Verilog of a layer: norm and 8-bit quantisation, ternary matrix, scale and bias.
+    """Write Verilog of a layer, or of a network of layers: norms and 8-bit quantisation, ternary
+    matrices, scales and biases, and what is between.
 
     Stream ``vectors`` in: ``x``, some signed channels a word in the bits of the widest vector of
     the profile (16 of S16, 12 of C12); with an MLGRU also ``start``. Stream ``results`` out:
@@ -219,9 +224,9 @@ def emit_layer(
     Parameters
     ----------
     layer_or_weights
-        The weights of a BitLinear, ``[rows, columns]`` or a ``TernaryMatrix``; or a
-        ``BitLinearLayer``, ``MlgruLayer`` or ``GluLayer`` of :mod:`sterna.model.layers`. The state
-        of an MLGRU lives inside.
+        The weights of a BitLinear, ``[rows, columns]`` or a ``TernaryMatrix``; or a layer of
+        :mod:`sterna.model.layers`, such as a ``SequentialLayer`` of others. Residuals may not be
+        within each other. States of MLGRUs live inside.
     folder
         Where to write.
     profile
@@ -236,8 +241,11 @@ def emit_layer(
         Size of the array, as for :func:`emit_matrix`, and elements quantised per cycle.
     style, axis
         As for :func:`emit_matrix`.
+    compact
+        For a small device: a norm that divides a bit per cycle, a table of silu where the formats
+        allow one, short queues.
     name
-        Name of the Verilog module; None for ``bitlinear``, ``mlgru`` or ``glu``.
+        Name of the Verilog module; None for ``bitlinear``, ``mlgru``, ``glu`` or ``network``.
 
     Returns
     -------
@@ -247,7 +255,8 @@ def emit_layer(
     ------
     ValueError
         If the weights are not ternary, the scale cannot be represented, formats are given for
-        a layer, it is another layer, a size does not fit, or the folder is refused.
+        a layer, the layers stand in an order that no unit computes, a size does not fit, or the
+        folder is refused.
     OSError
         If the folder cannot be written.
     """
@@ -255,8 +264,9 @@ def emit_layer(
     check_replaceable(Path(folder))
     layer = _layer_with_norm(layer_or_weights, profile, output)
     params, image = plan_layer(
-        layer, sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style)
-    name = _NAMES[type(layer)] if name is None else name
+        layer, sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style,
+        compact=compact)
+    name = _NAMES.get(type(layer), "network") if name is None else name
     check_name(name)
     unit = LayerUnit(params, image)
     cycles = unit_cycles(params)
@@ -286,11 +296,13 @@ def layer_component(
     layer_or_weights: LayerOrWeights, *, profile: NumericProfile | str | None = None,
     output: FixedPoint | None = None, sequences: int = 1, rows: int | None = None,
     cols: int | None = None, lanes: int | None = None, style: str = "generic",
+    compact: bool = False,
 ) -> LayerUnit:
     """The Amaranth component that :func:`emit_layer` writes, with the same arguments and errors."""
     layer = _layer_with_norm(layer_or_weights, profile, output)
     return LayerUnit(*plan_layer(
-        layer, sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style))
+        layer, sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style,
+        compact=compact))
 
 
 def _layers(weights: Any, output: FixedPoint | None) -> list[MatrixLayer]:
@@ -316,7 +328,6 @@ def _layer_with_norm(
 
 
 _NAMES: Mapping[type, str] = {BitLinearLayer: "bitlinear", MlgruLayer: "mlgru", GluLayer: "glu"}
-_CELLS = {MlgruLayer: StageKind.MLGRU, GluLayer: StageKind.GLU}
 
 
 def _is_rows(weights: Sequence[Any]) -> bool:
@@ -326,14 +337,13 @@ def _is_rows(weights: Sequence[Any]) -> bool:
 
 
 def _described(layer: Layer) -> dict[str, Any]:
-    assert isinstance(layer, BitLinearLayer | MlgruLayer | GluLayer)
     return {
-        "kind": _NAMES[type(layer)], "profile": layer.profile.name,
+        "kind": _NAMES.get(type(layer), "network"), "profile": layer.profile.name,
         "columns": layer.columns, "rows": layer.rows,
         "projections": {
             name: {"shape": list(each.weight.shape), "k": each.k, "shift": each.shift,
                    "sha256": sha256_of(each.weight)}
-            for name, each in layer.projections.items()}}
+            for name, each in layer.matrices().items()}}
 
 
 def _stated(cycles: Sequence[UnitCycles]) -> dict[str, Any]:

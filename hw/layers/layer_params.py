@@ -7,44 +7,29 @@ from dataclasses import dataclass
 from amaranth.hdl import Shape, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.core.geometry import Geometry, StageKind, StageLimits
-from sterna.hw.core.program import Stage, plan_stages
-from sterna.model.profile import NumericProfile
+from sterna.hw.core.geometry import ADDED, Geometry
+from sterna.hw.core.program import Stage, place_stages
+from sterna.model.quantized.plan import StageKind, StagePlan
 
-__all__ = ["LayerLimits", "LayerParams"]
-
-
-@dataclass(frozen=True, slots=True)
-class LayerLimits:
-    """The program of a unit, and its formats; ``profile.logit`` is that of its results."""
-
-    profile: NumericProfile
-    program: tuple[StageLimits, ...]
-    shifts: tuple[int, int]  #: smallest and largest right shift of a matrix
-    normalizes: bool  #: whether a norm makes the activations
-    requantizes: bool = True  #: whether sums are scaled and rounded
+__all__ = ["LayerParams"]
 
 
 @dataclass(frozen=True, slots=True)
 class LayerParams(Geometry):
     """Geometry of a :class:`~sterna.hw.layers.units.LayerUnit` or ``MatrixUnit``.
 
-    Every stage of the program has other matrices; those of a ``MatrixUnit`` are independent
-    matrices, of which two vectors are worked on at a time: its phases.
+    ``limits.profile.logit`` is the format of its results. The stages of the program are in order,
+    one by one; those of a ``MatrixUnit`` are independent matrices, of which two vectors are worked
+    on at a time: its phases.
     """
 
-    limits: LayerLimits
-
     @property
-    def planned(self) -> list[Stage]:
+    def placed(self) -> list[Stage]:
         """The stages, whose matrices have the names of :meth:`matrix_name`."""
-        shapes: dict[str, tuple[int, int]] = {}
-        stages = []
-        for index, each in enumerate(self.limits.program):
-            names = tuple(self.matrix_name(index, slot) for slot in range(each.slots))
-            shapes |= dict.fromkeys(names, (each.rows, each.columns))
-            stages.append((each.kind, names))
-        return plan_stages(stages, shapes, self)
+        return place_stages([
+            StagePlan(each.kind, tuple(self.matrix_name(index, slot)
+                                       for slot in range(each.slots)), each.rows, each.columns)
+            for index, each in enumerate(self.limits.program)], self)
 
     @staticmethod
     def matrix_name(stage: int, slot: int) -> str:
@@ -53,7 +38,15 @@ class LayerParams(Geometry):
     @property
     def has_state(self) -> bool:
         """Whether a vector may be the first of a sequence."""
-        return self.limits.program[0].kind is StageKind.MLGRU
+        return any(each.kind is StageKind.MLGRU for each in self.limits.program)
+
+    @property
+    def vector_words(self) -> int:
+        """Words of ``post_lanes`` channels of the residual stream; 0 if nothing goes through its
+        adder."""
+        added = [each for each in self.limits.program if each.kind in ADDED]
+        return max((self.groups(each.rows) * self.row_beats for each in added
+                    if each.kind is not StageKind.PASS), default=int(bool(added)))
 
     def words_in(self, stage: int, lanes: int) -> int:
         """Words of so many channels that bring the vector of a stage."""
@@ -61,7 +54,7 @@ class LayerParams(Geometry):
 
     def words_out(self, stage: int) -> int:
         """Words that bring the results of a stage."""
-        return self.planned[stage].groups * self.row_beats
+        return self.placed[stage].groups * self.row_beats
 
     # Payloads ----------------------------------------------------------------------
 

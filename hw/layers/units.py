@@ -7,11 +7,12 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.datapath import ArrayPath, Datapath
-from sterna.hw.core.geometry import StageKind
 from sterna.hw.core.products import sequence_of
 from sterna.hw.core.program import ProgramImage
+from sterna.hw.core.residual import Residual
 from sterna.hw.core.vectors import element_layout
 from sterna.hw.layers.layer_params import LayerParams
+from sterna.model.quantized.plan import StageKind
 
 __all__ = ["LayerUnit", "MatrixUnit"]
 
@@ -118,7 +119,7 @@ class MatrixUnit(ArrayPath):
 
 
 class LayerUnit(Datapath):
-    """A layer of :mod:`sterna.model.layers`, bit for bit: one stage, or two with a cell between.
+    """A layer of :mod:`sterna.model.layers`, or a network of them, bit for bit.
 
     The vectors of the sequences of a phase are worked on together, once all of them have come.
 
@@ -141,27 +142,43 @@ class LayerUnit(Datapath):
 
     def elaborate(self, platform):
         m = Module()
-        params, results = self.params, self.post.results
-        tag = results.tag
+        params, post = self.params, self.post
         loaded = Signal(params.sequences)   # vectors that are there, or worked on
-        self.join(m, self._load(m, loaded))
+        sources = self._load(m, loaded)
+        kinds, residual = params.result_bits, None
+        if params.vector_words:
+            m.submodules.residual = residual = Residual(params, params.requantize.latency)
+            m.d.comb += [
+                residual.coming.eq(post.coming), residual.results.eq(post.results),
+                residual.results_valid.eq(post.results_valid),
+                *(residual.embedded[phase].eq(each) for phase, (each, _) in enumerate(sources)),
+                *(residual.embedded_valid[phase].eq(valid)
+                  for phase, (_, valid) in enumerate(sources))]
+            sources = list(zip(residual.elements, residual.elements_valid, strict=True))
+        self.join(m, sources)
+        if StageKind.LAST in kinds:
+            tag, values, leaves = residual.sums_tag, residual.sums, residual.sums_valid
+        else:
+            tag, values = post.results.tag, post.results.logits
+            leaves = post.results_valid & (tag.kind == StageKind.HEAD)
 
         word = Signal(self.results.payload.shape())
-        m.d.comb += [word.y.eq(results.logits), word.last.eq(tag.last)]
+        m.d.comb += [word.y.eq(values), word.last.eq(tag.last)]
         if params.sequence_field:
             m.d.comb += word.sequence.eq(sequence_of(params, tag.phase, tag.sequence))
-        self.queue_heads(m, self.results, word)
+        self.queue_heads(m, self.results, word, comes=leaves)
 
-        completes = []
+        completes, last = [], len(self.image.stages) - 1
         for phase in range(params.phases):
-            complete, second = self.complete(m, phase), Signal(name=f"second{phase}")
+            complete = self.complete(m, phase)
+            index = Signal(range(max(last + 1, 2)), name=f"index{phase}")
             completes.append(complete)
-            if len(self.image.stages) > 1:
+            if last:
                 with m.If(complete):
-                    m.d.sync += second.eq(~second)
-            self.work_on(m, phase, complete, _stage(params, self.image, second))
-            with m.If(self.post.results_valid & (tag.kind == StageKind.HEAD) & tag.last
-                      & (tag.phase == phase) & (tag.sequence == params.batch - 1)):
+                    m.d.sync += index.eq(Mux(index == last, 0, index + 1))
+            self.work_on(m, phase, complete, _stage(params, self.image, index))
+            with m.If(leaves & tag.last & (tag.phase == phase)
+                      & (tag.sequence == params.batch - 1)):
                 m.d.sync += loaded[phase * params.batch:(phase + 1) * params.batch].eq(0)
         self.choose_jobs(m, completes)
         return m
@@ -171,7 +188,7 @@ class LayerUnit(Datapath):
         elements, and whether they are valid."""
         params, vectors = self.params, self.vectors
         own = params.words_in(0, params.post_lanes)
-        words = params.planned[0].chunks * params.quant_lanes // params.post_lanes
+        words = params.placed[0].chunks * params.quant_lanes // params.post_lanes
         word, fills, taken, last = Signal(range(max(words, 2))), Signal(), Signal(), Signal()
         kept = Signal(max((params.sequences - 1).bit_length(), 1))
         sequence = Signal.like(kept)

@@ -24,6 +24,7 @@ from sterna.model.files import check_unpublished, write_atomically
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized.bounds import check_bounds
 from sterna.model.quantized.bundled import BUNDLED, bundled_path
+from sterna.model.quantized.plan import StagePlan, formats_of, plan, shape_of
 from sterna.model.quantized.records import (
     Embedding,
     Project,
@@ -33,7 +34,6 @@ from sterna.model.quantized.records import (
     Sigmoid,
     records_from_json,
     records_to_json,
-    shape_and_profile,
 )
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.files import fitted, tokenizer_from_json
@@ -129,14 +129,13 @@ class QuantizedModel:
             raise ValueError("the first record must be an embedding, and the last a project")
         object.__setattr__(self, "tokenizer", fitted(self.tokenizer, first.vocab))
         _check("embedding", self.embedding, (first.vocab, first.width), first.output)
-        projects = {each.name: each for each in self.records if isinstance(each, Project)}
         scales = {each.name: each for each in self.records if isinstance(each, Scale)}
-        if list(self.projections) != list(projects):
+        if list(self.projections) != list(self.projects):
             raise ValueError(
-                f"projections must be {list(projects)}, got {list(self.projections)}")
+                f"projections must be {list(self.projects)}, got {list(self.projections)}")
         if list(self.vectors) != list(scales):
             raise ValueError(f"vectors must be {list(scales)}, got {list(self.vectors)}")
-        for name, project in projects.items():
+        for name, project in self.projects.items():
             _check_projection(project, self.projections[name])
         for name, scale in scales.items():
             _check(name, self.vectors[name], (scale.width,), _VECTOR)
@@ -176,6 +175,11 @@ class QuantizedModel:
         return last.output
 
     @cached_property
+    def projects(self) -> dict[str, Project]:
+        """The records of its ternary matrices, by name."""
+        return {each.name: each for each in self.records if isinstance(each, Project)}
+
+    @cached_property
     def states(self) -> list[Recur]:
         """The recurrences: the states of all layers have one width and number of bits."""
         return [each for each in self.records if isinstance(each, Recur)]
@@ -183,7 +187,10 @@ class QuantizedModel:
     @property
     def is_own(self) -> bool:
         """Whether the model is of Sterna's own architecture."""
-        return shape_and_profile(self.records, self.profile_name) is not None
+        try:
+            return bool(self.stages)
+        except ValueError:
+            return False
 
     @property
     def config(self) -> ModelConfig:
@@ -195,14 +202,22 @@ class QuantizedModel:
         """Its formats; ValueError as for :attr:`config`."""
         return self._own[1]
 
+    @property
+    def stages(self) -> tuple[StagePlan, ...]:
+        """What a token goes through, by stages; ValueError as for :attr:`config`."""
+        return self._own[2]
+
     @cached_property
-    def _own(self) -> tuple[ModelConfig, NumericProfile]:
-        own = shape_and_profile(self.records, self.profile_name)
-        if own is None:
+    def _own(self) -> tuple[ModelConfig, NumericProfile, tuple[StagePlan, ...]]:
+        try:
+            profile = formats_of(self.records, self.profile_name)
+            stages = plan(self.records, profile)
+            return shape_of(stages), profile, stages
+        except ValueError as error:
             raise ValueError(
-                "a model of another architecture than Sterna's own, such as hgrn_bit of a "
-                "converted checkpoint, has no gateware, no web page, and no ONNX form but exact")
-        return own
+                f"a model of another architecture than Sterna's own, such as hgrn_bit of a "
+                f"converted checkpoint, has no gateware, no web page, and no ONNX form but exact: "
+                f"{error}") from error
 
     def to_bytes(self) -> bytes:
         """Serialise; the same model gives the same bytes."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from functools import lru_cache
 from typing import Any, TypeAlias, get_args
 
 from sterna.model.checks import check_fields, check_whole
@@ -21,7 +20,7 @@ from sterna.model.profile import FixedPoint, NumericProfile
 __all__ = ["Add", "Embedding", "Energy", "Multiply", "Narrow", "Norm", "Project", "Quantize",
            "Record", "Recur", "Root", "Scale", "Sigmoid", "bitlinear", "glu", "glu_cell",
            "language_model", "mlgru", "mlgru_cell", "reads", "records_from_json",
-           "records_to_json", "residual", "result_of", "row_suffix", "shape_and_profile"]
+           "records_to_json", "residual", "result_of", "row_suffix"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,30 +414,6 @@ def language_model(config: ModelConfig, profile: NumericProfile) -> tuple[Record
             x = f"{at}.x"
     return (*records, *bitlinear(
         profile, "head.norm", x, {"head": shapes["head"]}, profile.logit))
-
-
-@lru_cache(maxsize=64)
-def shape_and_profile(
-    records: tuple[Record, ...], name: str,
-) -> tuple[ModelConfig, NumericProfile] | None:
-    """What :func:`language_model` made these records of, the profile with that name; None if it
-    did not make them."""
-    found: dict[str, Any] = {record.name: record for record in records}
-    try:
-        x, norm, head, gate, sigmoid, h, o, p = (found[each] for each in (
-            "embedding.x", "head.norm", "head", "layer0.glu.gate", "layer0.mlgru.f.sigmoid",
-            "layer0.mlgru.h", "layer0.mlgru.o", "layer0.glu.p"))
-        layers = sum(isinstance(record, Recur) for record in records)
-        config = ModelConfig(x.width, layers, gate.rows, x.vocab)
-        profile = NumericProfile(
-            name, x.output, sigmoid.z, h.output, o.output, p.output, head.output,
-            norm.reciprocal_bits, norm.root_frac, norm.scale_frac, head.mantissa_bits,
-            norm.scale_frac + head.mantissa_bits - head.combine_shift, sigmoid.frac,
-            1 << (sigmoid.z.bits - sigmoid.step_bits))
-        same = language_model(config, profile) == records
-    except (AttributeError, KeyError, ValueError):
-        return None
-    return (config, profile) if same else None
 
 
 def _without(name: str, shapes: Shapes) -> Shapes:

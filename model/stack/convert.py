@@ -25,7 +25,7 @@ from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.numerics import S16_LIMITS, Numerics
 from sterna.model.network.quantizers import ternary_codes
-from sterna.model.profile import S16, FixedPoint, NumericProfile
+from sterna.model.profile import S16, FixedPoint, NumericProfile, profile_of
 
 __all__ = [
     "Residual", "States", "advance", "from_brevitas", "from_module", "initial_states",
@@ -100,19 +100,19 @@ def ternary_matrix_of(linear: BitLinear) -> TernaryMatrix:
 
 
 def from_module(
-    module: nn.Module, *, profile: NumericProfile = S16, output: FixedPoint | None = None,
+    module: nn.Module, *, profile: NumericProfile | str = S16, output: FixedPoint | None = None,
 ) -> Layer:
     """The layer of integers of a ``BitLinear``, ``MLGRU``, ``GLU``, ``Residual``, or an
     ``nn.Sequential`` of such, one inside the other as you like.
 
-    ``output`` is the format of the result, 2 to 23 bits; None takes ``profile.z`` for a BitLinear
-    at the end, and ``profile.x`` for the others. Vectors between layers have the format
-    ``profile.x``.
+    ``profile`` has the numeric formats, or is their name. ``output`` is the format of the result,
+    2 to 23 bits; None takes ``profile.z`` for a BitLinear at the end, and ``profile.x`` for the
+    others. Vectors between layers have the format ``profile.x``.
 
     Raises ValueError if a module is none of these, which is named with its position, shapes or
     formats do not fit each other, a weight is not finite or a scale cannot be represented.
     """
-    return _layer(module, "the module", profile, output)
+    return _layer(module, "the module", profile_of(profile), output)
 
 
 def _layer(module: Any, at: str, profile: NumericProfile, output: FixedPoint | None) -> Layer:

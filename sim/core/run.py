@@ -125,7 +125,7 @@ def run_core(
     SimulationError
         If the core hangs, or gives something after the end.
     """
-    params, vocab = image.params, image.config.vocab
+    params, vocab = image.params, len(image.embedding)
     beats = params.logit_beats(vocab)
     first = [(sequence, Request((0,), 9)) for sequence in range(params.sequences)]
     phases = [] if cut_after is None else [

@@ -7,19 +7,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sterna.hw.core.core_image import program
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.cycle_model import run_cycles
-from sterna.hw.core.geometry import StageKind
-from sterna.hw.core.program import Stage
+from sterna.hw.core.program import Stage, place_stages
 from sterna.hw.core.trace import lanes_of
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts, read_field
 from sterna.hw.testbench.job import PhaseResult, SimulationError
 from sterna.hw.testbench.scoreboard import Checks
-from sterna.model.config import ModelConfig
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import compare
+from sterna.model.quantized.plan import StageKind, StagePlan
 from sterna.sim.core.reference import compare_logits, compare_tokens
 from sterna.sim.core.stimulus import CorePhase, SequenceAnswer
 
@@ -33,10 +31,11 @@ class TraceReader:
     """
 
     def __init__(
-        self, params: CoreParams, config: ModelConfig, words: Mapping[str, Sequence[int]],
+        self, params: CoreParams, plans: Sequence[StagePlan], words: Mapping[str, Sequence[int]],
         sequence: int,
     ) -> None:
-        self._params, self._config, self._words = params, config, words
+        self._params, self._words = params, words
+        self._stages = place_stages(plans, params)
         self._x = f"x{sequence // params.batch}"
         self._fields = {lane.name: lane.fields for lane in lanes_of(params)}
         self._read = dict.fromkeys(self._fields, 0)
@@ -46,10 +45,10 @@ class TraceReader:
 
         ``predict`` says of each token whether the head ran.
         """
-        stages = program(self._config, self._params)
+        first = self._stages[0]
         for token, head in enumerate(predict):
-            yield token, "embedding.x", self._x_of(stages[0].chunks)[:self._config.d]
-            for stage in stages[:None if head else -1]:
+            yield token, "embedding.x", self._x_of(first.chunks)[:first.plan.columns]
+            for stage in self._stages[:None if head else -1]:
                 for tensor, values in self._stage(stage):
                     yield token, tensor, values
         for name, read in self._read.items():
@@ -75,22 +74,22 @@ class TraceReader:
         return self._take(self._x, words, "y")["y"].reshape(-1)
 
     def _stage(self, stage: Stage) -> Iterator[tuple[str, np.ndarray]]:
-        params, config = self._params, self._config
-        columns = config.projections()[stage.matrices[0]][1]
-        yield f"{stage.norm}.q", self._take("q", stage.chunks, "q")["q"].reshape(-1)[:columns]
+        params, plan = self._params, stage.plan
+        q = self._take("q", stage.chunks, "q")["q"]
+        yield f"{plan.norm}.q", q.reshape(-1)[:plan.columns]
         for lane, parts in (("maximum", ("m", "r")), ("root", ("s", "n")), ("scale", ("v",))):
             values = self._take(lane, 1, *parts)
             for part, value in values.items():
                 if part != "r" or values["m"].any():
-                    yield f"{stage.norm}.{part}", value.reshape(-1)
+                    yield f"{plan.norm}.{part}", value.reshape(-1)
         scales = self._take("a", 3, "scale")["scale"]
         count = stage.headers * params.row_beats
         sums = self._take("acc", count, "acc")["acc"]
         results = self._take("z", count, "z", "logits", "full")
         of_kind = {StageKind.RESIDUAL: "full", StageKind.HEAD: "logits"}.get(stage.kind, "z")
-        for slot, name in enumerate(stage.matrices):
+        for slot, name in enumerate(plan.matrices):
             def own(
-                values: np.ndarray, slot: int = slot, slots: int = len(stage.matrices),
+                values: np.ndarray, slot: int = slot, slots: int = len(plan.matrices),
             ) -> np.ndarray:
                 grouped = values.reshape(stage.groups, slots, params.rows)
                 return grouped[:, slot].reshape(-1)[:stage.rows]
@@ -98,25 +97,18 @@ class TraceReader:
             yield f"{name}.a", scales[slot]
             yield f"{name}.acc", own(sums)
             yield f"{name}.z", own(results[of_kind])
-        at = stage.matrices[0].rpartition(".")[0]
-        if stage.kind is StageKind.MLGRU:
-            names = {"f": "f.sigmoid", "g": "g.sigmoid", "c": "c.silu", "h": "h", "o": "o"}
-            yield from self._vectors("mlgru", at, names, stage)
-        elif stage.kind is StageKind.GLU:
-            yield from self._vectors("glu", at, {"silu": "gate.silu", "p": "p"}, stage)
+        if stage.kind is StageKind.HEAD:
+            yield "logits", results["logits"].reshape(-1)[:stage.rows]
         elif stage.kind is StageKind.RESIDUAL:
-            yield f"{at}.x", self._x_of(
+            (_, name), = plan.values
+            yield name, self._x_of(
                 stage.groups * params.rows // params.quant_lanes)[:stage.rows]
         else:
-            yield "logits", results["logits"].reshape(-1)[:stage.rows]
-
-    def _vectors(
-        self, lane: str, at: str, names: dict[str, str], stage: Stage,
-    ) -> Iterator[tuple[str, np.ndarray]]:
-        count = stage.groups * self._params.rows // self._params.cell_lanes
-        words = self._take(lane, count, *names)
-        for part, name in names.items():
-            yield f"{at}.{name}", words[part].reshape(-1)[:stage.rows]
+            names = dict(plan.values)
+            words = self._take(stage.kind.name.lower(),
+                               stage.groups * params.rows // params.cell_lanes, *names)
+            for part, name in names.items():
+                yield name, words[part].reshape(-1)[:stage.rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +157,7 @@ class CoreScoreboard:
     """Compares all that an emitted core gave in a phase with the answers of both oracles."""
 
     def __init__(self, model: QuantizedModel, emitted: EmittedUnit) -> None:
-        self._config = model.config
+        self._model = model
         self._params: CoreParams = emitted.params
         self._fields = UnitPorts.of(emitted.manifest).fields
 
@@ -198,7 +190,7 @@ class CoreScoreboard:
         return CorePhaseReport(phase.name, checks, result.cycles, timing, tokens, cycles)
 
     def _predicted(self, answers: Sequence[SequenceAnswer]) -> list[list[int]]:
-        return run_cycles(self._params, self._config, [
+        return run_cycles(self._params, self._model.stages, [
             (each.sequence, piece) for each in answers for piece in each.answer.as_ran()]).tokens
 
     def _tokens(self, result: PhaseResult) -> tuple[list[list[int]], list[list[int]]]:
@@ -217,7 +209,7 @@ class CoreScoreboard:
         owners = read_field(words, fields["sequence"]).reshape(-1)
         values = read_field(words, fields["logits"])
         last = read_field(words, fields["last"]).reshape(-1)
-        params, vocab = self._params, self._config.vocab
+        params, vocab = self._params, self._model.vocab
         count = params.logit_beats(vocab)
         found = []
         for sequence in range(params.sequences):
@@ -245,7 +237,7 @@ class CoreScoreboard:
         # The request of each token, and the token among those of its sequence.
         tokens = [(each, each.first_token + index)
                   for each in own for index in range(len(each.answer.run))]
-        reader = TraceReader(self._params, self._config, words, sequence)
+        reader = TraceReader(self._params, self._model.stages, words, sequence)
         for index, name, values in reader.tensors(
                 [head for each in own for head in each.answer.predict]):
             each, token = tokens[index]

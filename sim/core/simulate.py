@@ -211,7 +211,7 @@ def _requests(
     if not requests:
         raise ValueError("give one prompt for each sequence, got none")
     for request in requests:
-        request.check_vocab(model.config.vocab)
+        request.check_vocab(model.vocab)
     return requests
 
 

@@ -94,7 +94,7 @@ class CoreStimulus:
             if not 0 <= sequence < self._params.sequences:
                 raise ValueError(f"the core has the sequences 0 to {self._params.sequences - 1}, "
                                  f"phase {phase.name!r} asks sequence {sequence}")
-            request.check_vocab(self._model.config.vocab)
+            request.check_vocab(self._model.vocab)
             if request.beta and self._params.compact:
                 raise ValueError("a compact core draws no tokens: take temperature 0, "
                                  f"not {request.temperature}")
@@ -140,5 +140,5 @@ class CoreStimulus:
         return {"prompts": prompt_words(self._ports.fields["prompts"], requests)}
 
     def _counts(self, tokens: int, predictions: int) -> dict[str, int]:
-        words = self._params.logit_beats(self._model.config.vocab)
+        words = self._params.logit_beats(self._model.vocab)
         return {"tokens": tokens, "logits": predictions * words}

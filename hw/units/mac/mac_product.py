@@ -17,7 +17,6 @@ from sterna.hw.units.mac.mac_params import MacParams
 from sterna.hw.units.mac.weight_packing import beat_payloads, pack_projection
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.checks import check_whole
-from sterna.model.config import ModelConfig
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import ternary_matmul, transposed
 
@@ -89,37 +88,36 @@ waited to be taken, for the whole pipeline waits with them.
 
 
 def mac_tensors(model: QuantizedModel) -> list[str]:
-    names = list(model.config.projections())
-    norms = dict.fromkeys(f"{model.config.norm_of(name)}.q" for name in names)
-    return [*norms, *(f"{name}.acc" for name in names)]
+    return [*(f"{stage.norm}.q" for stage in model.stages),
+            *(f"{name}.acc" for stage in model.stages for name in stage.matrices)]
 
 
 def mac_phases(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[ScoredPhase]:
     """Make the phases; the weight words are read from the emitted weight image."""
     params: MacParams = emitted.params
     words = _weight_words(emitted, params)
-    groups = [params.beats_per_group(columns)
-              for rows, columns in model.config.projections().values()
-              for _ in range(params.groups(rows))]
+    matrices = [(name, stage) for stage in model.stages for name in stage.matrices]
+    groups = [params.beats_per_group(stage.columns)
+              for _, stage in matrices for _ in range(params.groups(stage.rows))]
     bits = UnitPorts.of(emitted.manifest).fields["sums"][""]
 
     def every_projection(tokens: int) -> tuple[list[int], list[ExpectedTensor]]:
         beats: list[int] = []
         expected: list[ExpectedTensor] = []
         for token in range(tokens):
-            for name, (rows, _) in model.config.projections().items():
-                q = acts.reference[f"{model.config.norm_of(name)}.q"][token]
+            for name, stage in matrices:
+                q = acts.reference[f"{stage.norm}.q"][token]
                 beats += beat_payloads(words[name], q, params)
                 tensor = f"{name}.acc"
                 expected.append(ExpectedTensor(
                     token, tensor, "sums", count_words(expected[-1:], "sums"),
-                    params.groups(rows), bits, acts.reference[tensor][token],
+                    params.groups(stage.rows), bits, acts.reference[tensor][token],
                     acts.onnx[tensor][token]))
         return beats, expected
 
     first_beats, first_expected = every_projection(1)
     extreme_beats, extreme_expected = _extremes(params, bits)
-    rest = first_beats[:_inside_a_row(model.config, params)]
+    rest = first_beats[:_inside_a_row(model, params)]
 
     def phase(
         name: str, beats: list[int], expected: list[ExpectedTensor], *, reset: bool = False,
@@ -157,10 +155,11 @@ def _steps(groups: Sequence[int]) -> list[dict[str, int]]:
             for sums, beats in enumerate(np.cumsum(groups), 1)]
 
 
-def _inside_a_row(config: ModelConfig, params: MacParams) -> int:
+def _inside_a_row(model: QuantizedModel, params: MacParams) -> int:
     """Beats up to the middle of a row of the first matrix with the most beats a row."""
     beats = 0
-    for rows, columns in config.projections().values():
+    for each in model.projections.values():
+        rows, columns = each.weight.shape
         if params.beats_per_group(columns) == params.max_beats:
             return beats + max(1, params.max_beats // 2)
         beats += params.groups(rows) * params.beats_per_group(columns)
@@ -209,7 +208,8 @@ def mac_params(
     model: QuantizedModel, *, rows: int | None = None, cols: int | None = None,
     style: ArrayStyle = ArrayStyle.GENERIC,
 ) -> MacParams:
-    most_rows, most_columns = map(max, zip(*model.config.projections().values(), strict=True))
+    most_rows, most_columns = map(max, zip(*(
+        each.weight.shape for each in model.projections.values()), strict=True))
     return MacParams(
         _size("rows", rows, _ROWS, most_rows, "the rows of the largest projection"),
         _size("cols", cols, _COLS, most_columns, "the columns of the widest projection"),

@@ -1,0 +1,241 @@
+"""Records as stages: a norm, the ternary matrices behind it, and what becomes of their results.
+
+Gateware, and whatever else computes whole stages at a time, takes the order of a model from here.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from sterna.model.config import ModelConfig
+from sterna.model.profile import FixedPoint, NumericProfile
+from sterna.model.quantized.records import (
+    Add,
+    Embedding,
+    Multiply,
+    Norm,
+    Project,
+    Record,
+    Recur,
+    Sigmoid,
+    glu_cell,
+    mlgru_cell,
+    reads,
+    result_of,
+)
+
+__all__ = ["StageKind", "StagePlan", "formats_of", "plan", "shape_of"]
+
+
+class StageKind(enum.IntEnum):
+    """What the results of a stage are for. The numbers stand in images."""
+
+    MLGRU = 0
+    """f, c and g: to the MLGRU unit."""
+    RESIDUAL = 1
+    """Added to the residual stream."""
+    GLU = 2
+    """gate and up: to the GLU unit."""
+    HEAD = 3
+    """They leave: logits, or what a network gives."""
+    BEGIN = 4
+    """The residual stream begins with them."""
+    PASS = 5
+    """To the next norm alone."""
+    LAST = 6
+    """Added to the residual stream, and the sum leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """A stage, by the names of its records.
+
+    ``matrices`` are of one shape and one input, in the order in which a unit behind them takes
+    their results. ``values`` are what is made of those, each with its name within the unit: ``f``,
+    ``g``, ``c``, ``h`` and ``o`` of an MLGRU, ``silu`` and ``p`` of a GLU, ``x`` of a residual
+    stream. The next norm takes the last of them.
+    """
+
+    kind: StageKind
+    matrices: tuple[str, ...]
+    rows: int
+    columns: int
+    norm: str = ""
+    values: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What takes the results of several matrices: its records, the names of the matrices in them
+    and those of the values that are told."""
+
+    cell: Callable[[NumericProfile, str, int], list[Record]]
+    slots: tuple[str, ...]
+    values: Mapping[str, str]
+
+
+_UNITS: Mapping[StageKind, _Unit] = MappingProxyType({
+    StageKind.MLGRU: _Unit(mlgru_cell, ("f", "c", "g"), {
+        "f": "f.sigmoid", "g": "g.sigmoid", "c": "c.silu", "h": "h", "o": "o"}),
+    StageKind.GLU: _Unit(glu_cell, ("gate", "up"), {"silu": "gate.silu", "p": "p"}),
+})
+
+
+@lru_cache(maxsize=64)
+def plan(records: tuple[Record, ...], profile: NumericProfile) -> tuple[StagePlan, ...]:
+    """The stages of records.
+
+    Raises ValueError if they do not follow each other as stages do, or are in other formats than
+    the profile has for them; the first of these records is named.
+    """
+    return _Planner(records, profile).stages
+
+
+class _Planner:
+    """Goes through records from first to last."""
+
+    def __init__(self, records: Sequence[Record], profile: NumericProfile) -> None:
+        self._profile = profile
+        self._left = list(reversed(records))
+        self._added = {each.x for each in records if isinstance(each, Add)}
+        first = records[0]
+        if isinstance(first, Embedding):
+            self._expect(Embedding(first.name, first.vocab, first.width, profile.x))
+        # What is normalised next, what is added to, and their width.
+        self._value = self._stream = (
+            first.name if isinstance(first, Embedding) else next(iter(reads(first))))
+        self._width = first.width
+        found = []
+        while self._left:
+            found.append(self._stage())
+        if not found or found[-1].kind not in (StageKind.HEAD, StageKind.LAST):
+            raise ValueError(f"{self._value} goes nowhere: a Project or an Add must come last")
+        self.stages = tuple(found)
+
+    def _expect(self, wanted: Record) -> None:
+        """Take the next record, which must be this one but for its name."""
+        if not self._left:
+            raise ValueError(f"there is no {type(wanted).__name__} after {self._value}")
+        found = self._left.pop()
+        if replace(found, name="") != replace(wanted, name=""):
+            raise ValueError(_difference(found, wanted))
+
+    def _stage(self) -> StagePlan:
+        profile = self._profile
+        norm = self._left[-1]
+        self._expect(Norm("", self._value, self._width, profile.reciprocal_bits, profile.root_frac,
+                          profile.scale_frac))
+        projects = []
+        while self._left and isinstance(project := self._left[-1], Project):
+            projects.append(project)
+            self._left.pop()
+        if not projects:
+            raise ValueError(f"nothing multiplies what {norm.name} gives")
+        width, self._width = self._width, projects[0].rows
+        kind, output, values = self._behind(projects)
+        for project in projects:
+            wanted = Project(
+                project.name, norm.name, self._width, width, profile.scale_frac,
+                profile.mantissa_bits, profile.combine_shift, output,
+                kind not in (StageKind.RESIDUAL, StageKind.LAST))
+            if project != wanted:
+                raise ValueError(_difference(project, wanted))
+        if values:
+            *_, self._value = values.values()
+        return StagePlan(kind, tuple(each.name for each in projects), self._width, width,
+                         norm.name, tuple(values.items()))
+
+    def _behind(
+        self, projects: Sequence[Project],
+    ) -> tuple[StageKind, FixedPoint, dict[str, str]]:
+        """Take what follows the projections of a stage; return what that makes of it, the format of
+        the results, and the values."""
+        if len(projects) > 1:
+            kind = self._unit(projects)
+            return kind, self._profile.z, self._through(_UNITS[kind], projects)
+        one, x = projects[0], self._profile.x
+        result = result_of(one)
+        if not self._left:
+            return StageKind.HEAD, self._profile.logit, {}
+        if isinstance(following := self._left[-1], Add):
+            self._expect(Add("", self._stream, result, self._width, x))
+            self._stream = following.name
+            return StageKind.RESIDUAL if self._left else StageKind.LAST, x, {"x": following.name}
+        if result in self._added:
+            self._stream = result
+            return StageKind.BEGIN, x, {"x": result}
+        # A norm does not see the point.
+        return StageKind.PASS, one.output if one.output.bits == x.bits else x, {"x": result}
+
+    def _unit(self, projects: Sequence[Project]) -> StageKind:
+        for kind, unit in _UNITS.items():
+            if len(unit.slots) == len(projects):
+                return kind
+        raise ValueError(f"no unit takes the {len(projects)} results of "
+                         f"{', '.join(each.name for each in projects)}")
+
+    def _through(self, unit: _Unit, projects: Sequence[Project]) -> dict[str, str]:
+        """Take the records of a unit; return their names by those within the unit."""
+        names = {f".{slot}.z": result_of(project)
+                 for slot, project in zip(unit.slots, projects, strict=True)}
+        for record in unit.cell(self._profile, "", self._width):
+            own: dict[str, Any] = {
+                each.name: names[value] for each in fields(record) if each.name != "name"
+                and isinstance(value := getattr(record, each.name), str)}
+            if self._left:
+                names[record.name] = self._left[-1].name
+            self._expect(replace(record, **own))
+        return {value: names[f".{name}"] for value, name in unit.values.items()}
+
+
+def _difference(found: Record, wanted: Record) -> str:
+    """What about a record is not as it should be, in words."""
+    said = f"{type(found).__name__} {found.name}"
+    if type(found) is not type(wanted):
+        return f"{said} stands where there should be one of kind {type(wanted).__name__}"
+    name = next(each.name for each in fields(found) if each.name != "name"
+                and getattr(found, each.name) != getattr(wanted, each.name))
+    return f"{said} has {name} {getattr(found, name)}, not {getattr(wanted, name)}"
+
+
+def formats_of(records: Sequence[Record], name: str) -> NumericProfile:
+    """The profile called ``name`` that records are in, from the first of each kind; :func:`plan`
+    finds out whether all of them are. ValueError if there is no record of a kind."""
+    products = [each for each in records if isinstance(each, Multiply)]
+    states = {each.name for each in records if isinstance(each, Recur)}
+    silus = {each.name for each in products}
+
+    def first(kind: type[Any], among: Sequence[Record] = records) -> Any:
+        for each in among:
+            if isinstance(each, kind):
+                return each
+        raise ValueError(f"there is no {kind.__name__} of the kind that stages have")
+
+    embedding, norm, sigmoid, state = map(first, (Embedding, Norm, Sigmoid, Recur))
+    head = first(Project, records[::-1])
+    output = first(Multiply, [each for each in products if each.y in states])
+    product = first(Multiply, [each for each in products if each.x in silus])
+    formats: list[FixedPoint] = [
+        each.output for each in (embedding, state, output, product, head)]
+    x, h, o, p, logit = formats
+    return NumericProfile(
+        name, x, sigmoid.z, h, o, p, logit, norm.reciprocal_bits, norm.root_frac, norm.scale_frac,
+        head.mantissa_bits, norm.scale_frac + head.mantissa_bits - head.combine_shift,
+        sigmoid.frac, 1 << (sigmoid.z.bits - sigmoid.step_bits))
+
+
+def shape_of(stages: Sequence[StagePlan]) -> ModelConfig:
+    """The shape of a language model; ValueError if its layers are not alike, or have other
+    names."""
+    layers = sum(each.kind is StageKind.MLGRU for each in stages)
+    inner = max((each.rows for each in stages if each.kind is StageKind.GLU), default=0)
+    config = ModelConfig(stages[0].columns, layers, inner, stages[-1].rows)
+    shapes = {name: (each.rows, each.columns) for each in stages for name in each.matrices}
+    if shapes != config.projections():
+        raise ValueError("its layers are not those of a language model")
+    return config

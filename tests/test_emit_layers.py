@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from random_matrices import random_matrices
 from stream_bench import Pauses, StreamRun, run_stream
@@ -146,35 +146,36 @@ def make(folder, *options: str) -> str:
 
 
 def _network(seed: int, widest: int) -> SequentialLayer:
-    """Up to five layers of any widths, of which some add to their input."""
+    """Up to five layers of any widths, of which some add to their input, with another before them
+    or not."""
     rng = np.random.default_rng(seed)
     profile = (S16, C12)[int(rng.integers(2))]
 
     def drawn() -> int:
         return int(rng.integers(1, widest + 1))
 
-    def matrices(count: int, rows: int, columns: int) -> list[TernaryMatrix]:
-        return [_with_numbers(rng.integers(-1, 2, (rows, columns)), rng) for _ in range(count)]
+    def layer(columns: int, rows: int, output: FixedPoint | None) -> Layer:
+        kind, inner = int(rng.integers(3)), drawn()
+        shapes = [(rows, columns)] if not kind else [
+            *[(inner, columns)] * (4 - kind), (rows, inner)]
+        of = (BitLinearLayer.of, MlgruLayer.of, GluLayer.of)[kind]
+        return of(*(_with_numbers(rng.integers(-1, 2, shape), rng) for shape in shapes),
+                  profile=profile, output=output)
 
     width, layers, count = drawn(), [], int(rng.integers(1, 6))
     for index in range(count):
-        adds = bool(rng.integers(2))
-        rows = width if adds else drawn()
+        between = drawn()
         # What another layer normalises or adds to has the bits of the residual stream.
-        output = None if index == count - 1 and not adds else profile.x
-        inner, layer = drawn(), None
-        match int(rng.integers(3)):
+        match int(rng.integers(4)):
             case 0:
-                layer = BitLinearLayer.of(
-                    *matrices(1, rows, width), profile=profile, output=output)
+                layers.append(ResidualLayer(layer(width, width, profile.x)))
             case 1:
-                layer = MlgruLayer.of(*matrices(3, inner, width), *matrices(1, rows, inner),
-                                      profile=profile, output=output)
-            case 2:
-                layer = GluLayer.of(*matrices(2, inner, width), *matrices(1, rows, inner),
-                                    profile=profile, output=output)
-        layers.append(ResidualLayer(layer) if adds else layer)
-        width = rows
+                layers.append(ResidualLayer(SequentialLayer([
+                    layer(width, between, profile.x), layer(between, width, profile.x)])))
+            case _:
+                last = index == count - 1
+                layers.append(layer(width, between, None if last else profile.x))
+                width = between
     return SequentialLayer(layers)
 
 
@@ -185,7 +186,9 @@ def _sizes_for(layer: Layer, seed: int) -> dict[str, Any]:
 
 
 @given(seed=st.integers(0, 1 << 16))
-@settings(max_examples=5)
+@example(148)   # a sum after others that only pass, and one in the middle
+@example(152)   # one that leaves; the state is that of the third stage
+@settings(max_examples=3)
 def test_any_network_of_layers_is_one_unit(seed):
     layer = _network(seed, 12)
     limit = 1 << (input_bits(layer.profile) - 1)
@@ -254,13 +257,13 @@ def test_mixers_with_pauses_at_both_ends(profile, rows, d, columns, out):
         return _with_numbers(rng.integers(-1, 2, (rows, columns)), rng)
 
     limit = 1 << (input_bits(profile) - 1)
-    vectors = rng.integers(-limit, limit, (7, columns)) >> np.arange(7)[:, None]
-    vectors[3] = 0
+    vectors = rng.integers(-limit, limit, (5, columns)) >> np.arange(5)[:, None]
+    vectors[2] = 0
     pauses = Pauses(0.3, 0.4, seed=rows)
     gates = [matrix(d, columns) for _ in range(3)]
     for layer in (MlgruLayer.of(*gates, matrix(out, d), profile=profile),
                   GluLayer.of(*gates[:2], matrix(out, d), profile=profile)):
-        run_layer(layer, {"rows": rows, "sequences": rows}, vectors, starts=(0, 4), pauses=pauses)
+        run_layer(layer, {"rows": rows, "sequences": rows}, vectors, starts=(0, 3), pauses=pauses)
         run_layer(layer, {"rows": rows}, vectors)
 
 

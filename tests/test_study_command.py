@@ -101,17 +101,16 @@ def test_the_page_of_mixers_has_the_figures_of_its_data():
          *(each[column] for column in ("bpb, tokens", "bpb, seconds", "carried"))]
         for name, each in longer.items()]
     alone = {name: next(iter(next(iter(data(name, seeds).values())).values()))
-             for name, seeds in (("float", 3), ("float-four", 3),
-                                 ("attention-four", 2), ("wide-four", 2))}
+             for kind, seeds in (("float", 3), ("ternary", 3), ("ternary-attention", 2), ("wide", 2))
+             for name in (kind, f"{kind}-four")}
     assert by_weights[1:] == [
-        [weights, title, *(row[column] if row else "" for row in rows
-                           for column in ("bpb, tokens", "bpb, seconds"))]
+        [weights, title, *(row["bpb, tokens"] for row in rows)]
         for weights, title, *rows in (
             ("float", "mlgru", alone["float"], alone["float-four"]),
             ("float", "transformer", quality["transformer"], longer["transformer"]),
-            ("ternary", "mlgru", quality["mlgru"], longer["mlgru"]),
-            ("ternary", "attention", quality["attention"], alone["attention-four"]),
-            ("ternary", "mlgru, d 128", None, alone["wide-four"]))]
+            ("ternary", "mlgru", alone["ternary"], alone["ternary-four"]),
+            ("ternary", "attention", alone["ternary-attention"], alone["ternary-attention-four"]),
+            ("ternary", "mlgru, d 128", alone["wide"], alone["wide-four"]))]
     recalled = recall["Recall in percent by tokens since the answer"]
     assert by_distance[1:] == [list(row.values()) for row in recalled.values()]
     text, shown = tables_in(f"{page.partition('## The full table')[2]}\n")

@@ -101,7 +101,8 @@ def test_the_page_of_mixers_has_the_figures_of_its_data():
          *(each[column] for column in ("bpb, tokens", "bpb, seconds", "carried"))]
         for name, each in longer.items()]
     alone = {name: next(iter(next(iter(data(name, seeds).values())).values()))
-             for kind, seeds in (("float", 3), ("ternary", 3), ("ternary-attention", 2), ("wide", 2))
+             for kind, seeds in (
+                 ("float", 3), ("ternary", 3), ("ternary-attention", 2), ("wide", 2))
              for name in (kind, f"{kind}-four")}
     assert by_weights[1:] == [
         [weights, title, *(row["bpb, tokens"] for row in rows)]

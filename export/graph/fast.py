@@ -69,6 +69,7 @@ class FastGraph:
                     normed = self.norm(graph.op("Mul", [self._silu(gate), up]))
                 case StageKind.RESIDUAL:
                     x, normed = self.added(x, results)
+                    # Behind the last recurrence only the tokens are wanted that give logits.
                     if len(after) == len(kept) and not sliced:
                         ends, sliced = graph.integers(np.iinfo(np.int64).max), True
                         x, normed = (graph.op("Slice", [value, "logits_from", ends, first])

@@ -44,7 +44,7 @@ class Limits:
     def __post_init__(self) -> None:
         for each in self.program:
             check_whole("rows of a stage", each.rows, 1, 1 << 20)
-            check_whole("columns of a stage", each.columns, 1, 1 << 16)
+            check_whole("columns of a stage", each.columns, 1, 1 << 20)
             check_whole("number of stages", each.count, 1, 2048)
         low, high = self.shifts
         check_whole("smallest shift", low, 0, high)

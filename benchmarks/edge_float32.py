@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx
 
 from sterna.export.float.reference import real_scale
 from sterna.export.graph.fast import FastGraph
-from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.plan import StagePlan
 
 __all__ = ["build_dense"]
 
@@ -22,14 +20,16 @@ class _Dense(FastGraph):
         total = self.graph.op("Add", [x, update])
         return total, self.norm(total)
 
-    def product(self, members: Sequence[str], normed: str, fmt: FixedPoint) -> str:
+    def product(self, stage: StagePlan, normed: str) -> str:
+        members = stage.matrices
         own = [self.model.projections[member] for member in members]
+        frac = self.model.projects[members[0]].output.frac
         weight = np.concatenate([
             each.weight * real_scale(self.model, name)
             for name, each in zip(members, own, strict=True)])
         name = "+".join(members)
         stored = self.graph.store(f"{name}.weight", weight.T.astype(np.float32))
-        bias = self.real(f"{name}.bias", np.concatenate([each.bias for each in own]), fmt.frac)
+        bias = self.real(f"{name}.bias", np.concatenate([each.bias for each in own]), frac)
         return self.graph.op("Add", [self.graph.op("MatMul", [normed, stored]), bias])
 
 

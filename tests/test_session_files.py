@@ -47,7 +47,7 @@ def _rounding(proto: onnx.ModelProto) -> None:
         values = numpy_helper.to_array(each)
         if exact and values.shape == () and values == 0.5:
             each.CopyFrom(numpy_helper.from_array(values * 0, each.name))
-        if not exact and each.name.endswith(".f+layer0.mlgru.g+layer0.mlgru.c.bias"):
+        if not exact and each.name.startswith("layer0.mlgru.f+") and each.name.endswith(".bias"):
             each.CopyFrom(numpy_helper.from_array(values + np.int16(2000), each.name))
 
 

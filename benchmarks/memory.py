@@ -18,62 +18,49 @@ from pathlib import Path
 
 import numpy as np
 
-from sterna.export.forms.forms import build
-from sterna.export.runtime.session import Session
 from sterna.hw.core.core_image import build_image
 from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.core_product import core_design
 from sterna.hw.core.limits import Limits
 from sterna.hw.core.linear_image import ImageHeader, pack_image
 from sterna.hw.core.request import Request
+from sterna.hw.emit.folder import emit_component
 from sterna.hw.memory.sdram import SdramParams
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
-from sterna.sim.core.memory import SDRAM_MODEL, SimulatedSdram, sdram_faults
-from sterna.sim.core.run import SequenceRun, run_core, write_core
+from sterna.sim.core.memory import SimulatedSdram, sdram_faults
+from sterna.sim.core.scoreboard import CorePhaseReport
+from sterna.sim.core.simulate import run_core_phases
+from sterna.sim.core.stimulus import CorePhase
 
 TOKENS = 2
 
 
 def simulate(
-    model: QuantizedModel, params: CoreParams, memory: SdramParams, work: Path,
-) -> tuple[list[SequenceRun], bytes]:
-    """Run a token through every sequence; return what each gave, and the image.
+    model: QuantizedModel, params: CoreParams, memory: SdramParams, image: bytes, work: Path,
+) -> CorePhaseReport:
+    """Run a token through every sequence, and compare what comes out.
 
-    Exits with 1 if a time of the memory was missed.
+    Exits with 1 if something differs, or a time of the memory was missed.
     """
-    image = build_image(model, params)
-    packed = pack_image(image)
-    words = np.frombuffer(packed, dtype="<u2")
-    (work / "run").mkdir(parents=True)
-    (work / "run" / "sdram.mem").write_text("".join(f"{word:04x}\n" for word in words))
-    sources = write_core(image, work, memory=SimulatedSdram(
-        memory, params.address_bits, words=len(words), contents="sdram.mem"))
-    asked = [(number, Request((7 * number,), tokens=TOKENS)) for number in range(params.sequences)]
-    runs = run_core(
-        image, [*sources, SDRAM_MODEL], asked, TOKENS * params.sequences, work / "run")
-    for faults in sdram_faults(work / "run" / "simulation.log"):
+    core = emit_component(model, core_design(model, params), work / "core")
+    words = np.frombuffer(image, dtype="<u2")
+    contents = work / "sdram.mem"
+    contents.write_text("".join(f"{word:04x}\n" for word in words))
+    report, = run_core_phases(
+        model, core, [CorePhase("text", tuple(
+            (number, Request((7 * number,), tokens=TOKENS))
+            for number in range(params.sequences)))],
+        memory=SimulatedSdram(
+            memory, params.address_bits, words=len(words), contents=str(contents)), work=work)
+    if not report.checks.passed:
+        sys.exit(f"a difference: {report.checks.first}")
+    for faults in sdram_faults(work / "core_cocotb_verilator" / "simulation.log"):
         if faults:
             sys.exit(f"the memory says: {faults[0]}")
-    return runs, packed
-
-
-def compare(model: QuantizedModel, runs: list[SequenceRun]) -> int:
-    """Compare tokens and logits with the reference and onnxruntime; return how many tokens."""
-    cores = {"reference": IntegerModel(model), "onnxruntime": Session(build(model))}
-    for name, core in cores.items():
-        token = np.array([7 * number for number in range(len(runs))])
-        state = core.start(len(runs))
-        for step in range(TOKENS):
-            logits, state = core.step(token, state)
-            logits = np.asarray(logits)
-            token = logits.argmax(axis=1)
-            for number, run in enumerate(runs):
-                if run.tokens[step] != token[number] or (run.logits[step] != logits[number]).any():
-                    sys.exit(f"sequence {number}, token {step}: {name} gives something else")
-    return TOKENS * len(runs)
+    return report
 
 
 def main() -> None:
@@ -91,12 +78,13 @@ def main() -> None:
     weights = sum(each.weight.size for each in model.projections.values())
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="sterna-memory-") as name:
-        runs, packed = simulate(model, params, memory, Path(name))
+        packed = pack_image(build_image(model, params))
+        report = simulate(model, params, memory, packed, Path(name))
     print(f"{weights:,} weights, an image of {len(packed):,} bytes: "
           f"{8 * len(packed) / weights:.3f} bits a weight", flush=True)
-    print(f"{compare(model, runs)} tokens and their logits: those of the reference and of "
-          f"onnxruntime; no time of the memory missed", flush=True)
-    cycles = int(np.mean([run.token_cycles[1] - run.token_cycles[0] for run in runs]))
+    print(f"{sum(map(len, report.generated))} tokens and their logits: those of the reference "
+          f"and of onnxruntime; no time of the memory missed", flush=True)
+    cycles = int(np.mean([second - first for first, second in report.token_cycles]))
     header = ImageHeader.from_bytes(packed)
     first = params.image_header_parts + header.stages * params.stage_parts
     words = header.embedding - first + params.sequences * header.row

@@ -1,5 +1,3 @@
-from .core.run import run_core as run_core
-from .core.run import write_core as write_core
 from .core.simulate import run_core_phases as run_core_phases
 from .core.simulate import simulate_core as simulate_core
 from .core.stimulus import CorePhase as CorePhase

@@ -54,17 +54,23 @@ def phases_of(params: CoreParams, model: QuantizedModel) -> list[CorePhase]:
 
 CASES: list[tuple[Shape, Simulator, dict]] = [
     (SHAPES[1], Simulator.VERILATOR, {"style": ArrayStyle.ECP5_CHAIN, "clusters": 1}),
-    (SHAPES[0], Simulator.VERILATOR, {"sequences": 4}),
+    (SHAPES[0], Simulator.VERILATOR, {"sequences": 4, "port_bits": 64, "ring": 16}),
     *((shape, Simulator.VERILATOR, {
         "sequences": (1, 2, 16)[index % 3], "style": STYLES[index % 3], **(
             {}, {"phases": 1 if index % 3 else 0},
             {"post_lanes": 4, "cell_lanes": 4, "quant_lanes": 8, "cols": 16},
             {"rows": 8, "cell_lanes": 2, "clusters": 1, "quant_lanes": 2})[index % 4]})
-      # Those between are behind a port, in `test_core_memory.py`.
       for index, shape in enumerate(SHAPES[5:])),
     (SHAPES[0], Simulator.VERILATOR, {"compact": True, "style": ArrayStyle.ECP5_CHAIN}),
     (SHAPES[3], Simulator.VERILATOR, {
         "compact": True, "sequences": 2, "rows": 1, "post_lanes": 1, "clusters": 1}),
+    *((SHAPES[number], Simulator.VERILATOR, sizes) for number, sizes in (
+        (1, {"port_bits": 16, "ring": 16, "style": ArrayStyle.ECP5_CHAIN, "clusters": 1}),
+        (2, {"port_bits": 512, "ring": 16, "sequences": 2, "compact": True}),
+        (3, {"port_bits": 32, "ring": 32, "sequences": 16, "style": ArrayStyle.ECP5_CHAIN,
+             "cell_lanes": 2, "rows": 8}),
+        (4, {"port_bits": 128, "ring": 512, "sequences": 4, "post_lanes": 4, "quant_lanes": 8,
+             "cols": 16}))),
     # More rows than columns: a vector filled up to whole groups is longer than its tiles.
     (SHAPES[2], SECOND, {"sequences": 2, "rows": 8, "cols": 4, "clusters": 1}),
 ]
@@ -73,9 +79,9 @@ CASES: list[tuple[Shape, Simulator, dict]] = [
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_build")
 @pytest.mark.parametrize(("shape", "simulator", "sizes"), [
-    # One is enough while working.
+    # One of ROMs and one behind a port are enough while working.
     pytest.param(*case, id=f"{case[0].name}-{case[1]}-{'-'.join(map(str, case[2].values()))}",
-                 marks=[pytest.mark.long] if number else [])
+                 marks=[pytest.mark.long] if number > 1 else [])
     for number, case in enumerate(CASES)])
 def test_every_tensor_and_every_cycle_is_as_predicted(
     shape: Shape, simulator: Simulator, sizes: dict, tmp_path: Path,

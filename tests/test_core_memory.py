@@ -12,96 +12,37 @@ import pytest
 from amaranth.hdl import Module
 from amaranth.lib import wiring
 from amaranth.sim import Simulator as AmaranthSimulator
-from conftest import faulty_weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_graphs import random_hgrn_bit
-from simulated_cores import SHAPES, SMALL, Shape, assert_same_model, params_of, requests
+from simulated_cores import SHAPES, SMALL, assert_same_model, params_of, requests
 
 from sterna.cli.main import main
+from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.core import Core, logit_layout, prompt_layout, token_layout
 from sterna.hw.core.core_image import CoreImage, build_image, unpack_image
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.core_product import core_design
-from sterna.hw.core.cycle_model import run_cycles
 from sterna.hw.core.cycle_report import shape_stages
 from sterna.hw.core.image_reader import ImageReader, ImageStatus
 from sterna.hw.core.limits import Limits
 from sterna.hw.core.linear_image import pack_image, read_image
 from sterna.hw.core.request import Request
 from sterna.hw.emit.folder import emit_component
-from sterna.hw.emit.verilog import verilog_files, write_verilog
+from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.hgrn_bit import WIDTHS, HgrnBitShape
-from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
-from sterna.sim.core.memory import ImageMemory
-from sterna.sim.core.reference import answer
-from sterna.sim.core.run import run_core, write_core
+from sterna.sim.core.memory import ImageMemory, behind_memory
+from sterna.sim.core.simulate import run_core_phases
+from sterna.sim.core.stimulus import CorePhase
 
 LIMITS = Limits.of_stages(S16, [shape_stages(ModelConfig(16, 2, 20, 40), S16)], (1, 40), 16)
+pytestmark = pytest.mark.usefixtures("quick_build")
 STYLES = [ArrayStyle.GENERIC, ArrayStyle.ECP5_CHAIN, ArrayStyle.XC7_PAIR]
-
-
-def check(
-    model: QuantizedModel, params: CoreParams, work: Path, *,
-    sources: list[Path] | None = None, pauses: bool = True,
-    made_of: QuantizedModel | None = None,
-) -> None:
-    """Run the requests of every sequence after a reset in mid-token; tokens and logits are those of
-    the reference. Then again without pauses: the cycles are those of the cycle model."""
-    image = build_image(made_of or model, params)
-    sources = sources or write_core(image, work)
-    asked = requests(params, model)
-    reference = IntegerModel(model)
-    answers = [answer(reference, [each for owner, each in asked if owner == sequence])
-               for sequence in range(params.sequences)]
-    tokens = [[token for each in found for token in each.generated] for found in answers]
-    logits = [[each for one in found for each in one.logits] for found in answers]
-    run = run_core(image, sources, asked, sum(map(len, tokens)), work / "run",
-                   random_pauses=pauses, cut_after=150)
-    assert [each.tokens for each in run] == tokens
-    for each, expected in zip(run, logits, strict=True):
-        np.testing.assert_array_equal(each.logits, np.array(expected))
-
-    # The model knows no stop tokens.
-    left = [[len(each.generated) for each in found] for found in answers]
-    asked = [(owner, replace(each, stop_token=None, tokens=left[owner].pop(0)))
-             for owner, each in asked]
-    run = run_core(image, sources, asked, sum(map(len, tokens)), work / "run", settled=True)
-    assert [each.tokens for each in run] == tokens
-    cycles = run_cycles(params, model.stages, asked)
-    first = min(each.token_cycles[0] for each in run) - min(each[0] for each in cycles.tokens)
-    assert [each.token_cycles for each in run] == [
-        [cycle + first for cycle in each] for each in cycles.tokens]
-
-
-@pytest.mark.parametrize(("port", "sequences", "ring", "shape", "style", "changes"), [
-    (64, 4, 16, SHAPES[0], ArrayStyle.GENERIC, {}),
-    *(pytest.param(*case, marks=pytest.mark.long) for case in (
-        (16, 1, 16, SHAPES[1], ArrayStyle.ECP5_CHAIN, {"clusters": 1}),
-        (512, 2, 16, SHAPES[2], ArrayStyle.GENERIC, {"compact": True}),
-        (32, 16, 32, SHAPES[3], ArrayStyle.ECP5_CHAIN, {"cell_lanes": 2, "rows": 8}),
-        (128, 4, 512, SHAPES[4], ArrayStyle.GENERIC, {"post_lanes": 4, "quant_lanes": 8,
-                                                     "cols": 16})))])
-def test_an_image_behind_a_port_gives_the_same_words(
-    port: int, sequences: int, ring: int, shape: Shape, style: ArrayStyle, changes: dict,
-    tmp_path: Path,
-) -> None:
-    model = shape.model()
-    params = params_of(
-        model, port_bits=port, sequences=sequences, ring=ring, style=style, **changes)
-    check(model, params, tmp_path)
-
-
-@pytest.mark.long
-def test_a_wrong_weight_is_noticed(tmp_path: Path) -> None:
-    model = SHAPES[0].model()
-    with pytest.raises(AssertionError):
-        check(model, params_of(model), tmp_path, made_of=faulty_weight(model))
 
 
 def test_one_verilog_runs_every_model_within_its_limits(tmp_path: Path) -> None:
@@ -115,12 +56,12 @@ def test_one_verilog_runs_every_model_within_its_limits(tmp_path: Path) -> None:
     other = random_hgrn_bit(HgrnBitShape(d=12, layers=1, dff=20, vocab=40), WIDTHS["S16"])
     with pytest.raises(ValueError, match="such as hgrn_bit of a converted checkpoint"):
         build_image(other, params)
-    for number, (model, files) in enumerate(zip(models, cores, strict=True)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        for name, text in files.items():
-            (folder / name).write_text(text)
-        check(model, params, folder, sources=[folder / "core.v"], pauses=False)
+    for number, model in enumerate(models):
+        emitted = emit_component(model, core_design(model, params), tmp_path / str(number))
+        report, = run_core_phases(model, emitted, [
+            CorePhase("cut", ((0, Request((0,), 9)), (1, Request((0,), 9))), cut_after=150),
+            CorePhase("text", tuple(requests(params, model)), reset=True)], work=tmp_path)
+        assert (report.checks.passed, report.timing.mismatches) == (True, 0), report
 
 
 @given(
@@ -186,22 +127,26 @@ endmodule
 @pytest.mark.long
 def test_the_example_takes_the_image_from_a_wishbone_bus(tmp_path: Path) -> None:
     model = SHAPES[0].model()
-    params = params_of(model, port_bits=64, sequences=2)
-    image = build_image(model, params)
-    verilog = write_verilog(Core(image), "core", tmp_path)
-    words = np.frombuffer(pack_image(image), dtype="<u8")
+    core = emit_verilog(
+        model, "core", tmp_path / "core", name="core", port_bits=64, sequences=2, **SMALL)
+    params = core.params
+    image = pack_image(build_image(model, params))
+    words = np.frombuffer(image, dtype="<u8")
     (tmp_path / "image.mem").write_text("".join(f"{word:016x}\n" for word in words))
     (tmp_path / "bench.v").write_text(WISHBONE.format(
         prompt=prompt_layout(params).size - 1, token=token_layout(params).size - 1,
         logits=logit_layout(params).size - 1, address=params.address_bits - 1,
         words=len(words) - 1))
     example = Path(__file__).parent / "verilog" / "core_on_wishbone.v"
-    asked = [(number, Request((3 + number,), tokens=4)) for number in range(2)]
-    found = [answer(IntegerModel(model), [each])[0].generated for _, each in asked]
-    for pauses in (False, True):
-        run = run_core(image, [tmp_path / "bench.v", example, verilog], asked, 8,
-                       tmp_path / "run", random_pauses=pauses, top="bench")
-        assert [each.tokens for each in run] == [list(each) for each in found]
+    asked = tuple((number, Request((3 + number,), tokens=4)) for number in range(2))
+    # The bench takes the place of another memory, with the same ports.
+    bench = replace(
+        behind_memory(core, ImageMemory(params, image), tmp_path / "ports"), module="bench",
+        texts={"filelist.f": "\n".join(map(str, [*core.sources, example, tmp_path / "bench.v"]))})
+    for report in run_core_phases(model, bench, [
+            CorePhase("plain", asked), CorePhase("paused", asked, random_pauses=True)],
+            work=tmp_path):
+        assert report.checks.passed, report
 
 
 def boot(
@@ -383,7 +328,10 @@ def test_any_model_within_the_limits_is_packed_for_an_emitted_core(tmp_path, cap
     limits = Limits.of(made_for, other, small)
     params = CoreParams(limits, **SMALL, port_bits=32)
     emit_component(made_for, core_design(made_for, params), tmp_path / "core")
-    emit_component(made_for, core_design(made_for, replace(params, port_bits=0)), tmp_path / "rom")
+    rom = emit_component(
+        made_for, core_design(made_for, replace(params, port_bits=0)), tmp_path / "rom")
+    with pytest.raises(ValueError, match="has its model in ROMs: no memory goes with it"):
+        run_core_phases(made_for, rom, [], memory=ImageMemory(params, b""))
     assert CoreParams.of_folder(tmp_path / "core") == params
 
     def pack(model: QuantizedModel, folder: str) -> tuple[int, str]:

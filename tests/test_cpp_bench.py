@@ -13,9 +13,6 @@ from conftest import ODD
 from wave_names import declared_signals
 
 from sterna.hw.catalog import emit_verilog, unit_named
-from sterna.hw.core.core_image import build_image
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.limits import Limits
 from sterna.hw.core.request import Request
 from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.testbench.job import Job, MonitoredBits, Pause, Phase, PhaseResult, SimulationError
@@ -25,9 +22,10 @@ from sterna.model.quantized.synthetic import random_model
 from sterna.sim.bench import cpp_bench as cpp_bench_module
 from sterna.sim.bench.cpp_bench import run_in_cpp
 from sterna.sim.bench.runner import Simulator, run_on
-from sterna.sim.core import run as run_module
+from sterna.sim.core import simulate as simulate_module
 from sterna.sim.core.reference import record_activations
-from sterna.sim.core.run import run_core, write_core
+from sterna.sim.core.simulate import run_core_phases
+from sterna.sim.core.stimulus import CorePhase
 
 pytestmark = pytest.mark.usefixtures("quick_build")
 
@@ -183,12 +181,12 @@ def test_a_unit_gives_what_it_gives_in_cocotb(tmp_path):
 @needs_quick
 def test_a_core_gives_what_it_gives_in_cocotb(tmp_path, monkeypatch):
     model = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=10), S16, seed=3)
-    params = CoreParams(Limits.of(model), rows=4, cols=8, clusters=2, post_lanes=2, cell_lanes=1,
-                        quant_lanes=4, sequences=2)
-    image = build_image(model, params)
+    emitted = emit_verilog(model, "core", tmp_path / "core", rows=4, cols=8, sequences=2)
     monkeypatch.setattr(
-        run_module, "run_on", lambda simulator, *job: run_in_both(QUICK, *job))
-    requests = [(0, Request((1, 2, 3), 3)), (1, Request((4,), 2, 0.7, 5))]
-    runs = run_core(
-        image, write_core(image, tmp_path / "core"), requests, 5, tmp_path, cut_after=150)
-    assert [len(run.tokens) for run in runs] == [3, 2]
+        simulate_module, "run_on", lambda simulator, *job, waves: run_in_both(QUICK, *job))
+    requests = (0, Request((1, 2, 3), 3)), (1, Request((4,), 2, 0.7, 5))
+    report, = run_core_phases(model, emitted, [
+        CorePhase("cut", requests, reset=True, cut_after=150),
+        CorePhase("text", requests, reset=True)], work=tmp_path)
+    assert report.checks.passed
+    assert [len(tokens) for tokens in report.generated] == [3, 2]

@@ -144,9 +144,7 @@ def pack(
     return 0
 
 
-@unit_options.size_options(
-    "rows", "cols", "lanes", "sequences", "trace", "quant_lanes", "post_lanes", "cell_lanes",
-    "style", "compact")
+@unit_options.size_options()
 def simulate(
     model: ModelArgument,
     unit: unit_options.UnitOption,

@@ -2,22 +2,87 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from amaranth.hdl import Cat, ClockSignal, Instance, Module, ResetSignal, Signal, unsigned
+from amaranth.hdl import Cat, ClockSignal, Instance, Module, ResetSignal, Signal, Value, unsigned
 from amaranth.lib import fifo, memory, stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.image_reader import read_layout
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.memory.sdram import SdramController, SdramParams
 
-__all__ = ["SDRAM_MODEL", "ImageMemory", "SimulatedSdram", "sdram_faults", "sdram_times"]
+__all__ = [
+    "SDRAM_MODEL", "ImageMemory", "SimulatedSdram", "behind_memory", "sdram_faults", "sdram_times"]
 
 SDRAM_MODEL = Path(__file__).with_name("sdram_model.v")
 """The Verilog that a simulator of :class:`SimulatedSdram` needs besides."""
+
+_STREAMS = ("reads", "data")
+
+
+def behind_memory(emitted: EmittedUnit, memory: wiring.Component, folder: Path) -> EmittedUnit:
+    """Put an emitted core and the memory behind its port into one unit, whose Verilog is in
+    ``folder``.
+
+    The unit has the core's ports but for those of the memory, and ``pauses`` if the memory has it.
+
+    Parameters
+    ----------
+    memory
+        It has the streams ``reads`` and ``data``, and may have ``sources``: Verilog files that it
+        needs.
+    """
+    unit = _CoreAndMemory(emitted, memory)
+    folder.mkdir(parents=True, exist_ok=True)
+    verilog = write_verilog(unit, "core_and_memory", folder)
+    sources = [*emitted.sources, *getattr(memory, "sources", ()), verilog]
+    streams = emitted.manifest["payloads"]
+    return replace(
+        emitted, folder=folder, module=verilog.stem,
+        manifest={**emitted.manifest, "module": verilog.stem, "ports": unit.ports,
+                  "payloads": {each: streams[each] for each in streams if each not in _STREAMS}},
+        texts={"filelist.f": "".join(f"{path.absolute()}\n" for path in sources)})
+
+
+class _CoreAndMemory(wiring.Component):
+    """An emitted core and a memory; ``ports`` are as a manifest lists them."""
+
+    def __init__(self, emitted: EmittedUnit, memory: wiring.Component) -> None:
+        self._core, self._memory = emitted, memory
+        self.ports: list[dict[str, Any]] = [
+            port for port in emitted.manifest["ports"]
+            if port["name"].partition("__")[0] not in (*_STREAMS, "failed", "status")]
+        if "pauses" in memory.signature.members:
+            self.ports.append({"name": "pauses", "direction": "input", "width": 1})
+        super().__init__({
+            port["name"]: (In if port["direction"] == "input" else Out)(port["width"])
+            for port in self.ports if port["name"] not in ("clk", "rst")})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.memory = memory = self._memory
+        core = {"i_clk": ClockSignal(), "i_rst": ResetSignal(), "i_failed": 0}
+        for port in self._core.manifest["ports"]:
+            stream, _, part = port["name"].partition("__")
+            if stream in _STREAMS:
+                end = Value.cast(getattr(getattr(memory, stream), part))
+            elif port["name"] in self.signature.members:
+                end = getattr(self, port["name"])
+            else:
+                continue
+            core[f"{port['direction'][0]}_{port['name']}"] = end
+        m.submodules.core = Instance(self._core.module, **core)
+        if "pauses" in self.signature.members:
+            m.d.comb += memory.pauses.eq(self.pauses)
+        return m
+
 
 class ImageMemory(wiring.Component):
     """A memory behind the port of a core: it answers requests in their order, ``latency`` cycles
@@ -77,7 +142,8 @@ class SimulatedSdram(wiring.Component):
     """A controller and a memory of so many words, which says in the log what the controller does
     wrong, in lines with ``sdram_model``.
 
-    ``contents`` is a file of hexadecimal words, in the folder that the simulation runs in.
+    ``contents`` is the path of a file of hexadecimal words, from the folder that the simulation
+    runs in.
 
     Members
     -------
@@ -91,6 +157,7 @@ class SimulatedSdram(wiring.Component):
         self, params: SdramParams, address_bits: int, *, words: int, contents: str = "",
     ) -> None:
         self.controller = SdramController(params, address_bits)
+        self.sources = (SDRAM_MODEL,)
         self._words, self._contents = words, contents
         members = self.controller.signature.members
         super().__init__({

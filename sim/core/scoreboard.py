@@ -154,10 +154,15 @@ class CorePhaseReport:
 
 
 class CoreScoreboard:
-    """Compares all that an emitted core gave in a phase with the answers of both oracles."""
+    """Compares all that an emitted core gave in a phase with the answers of both oracles.
 
-    def __init__(self, model: QuantizedModel, emitted: EmittedUnit) -> None:
-        self._model = model
+    ``timed``: whether the cycle model knows its cycles.
+    """
+
+    def __init__(
+        self, model: QuantizedModel, emitted: EmittedUnit, *, timed: bool = True,
+    ) -> None:
+        self._model, self._timed = model, timed
         self._params: CoreParams = emitted.params
         self._fields = UnitPorts.of(emitted.manifest).fields
 
@@ -185,13 +190,20 @@ class CoreScoreboard:
                     for oracle in (each.answer, each.onnx) if oracle is not None))
                 left, left_logits = left[count:], left_logits[vectors:]
         timing = CyclesCheck()
-        if phase.is_timed:
-            timing = check_tokens(self._predicted(answers), cycles)
+        if self._timed and phase.is_timed:
+            timing = check_tokens(self._predicted(answers, cycles), cycles)
         return CorePhaseReport(phase.name, checks, result.cycles, timing, tokens, cycles)
 
-    def _predicted(self, answers: Sequence[SequenceAnswer]) -> list[list[int]]:
-        return run_cycles(self._params, self._model.stages, [
+    def _predicted(
+        self, answers: Sequence[SequenceAnswer], seen: Sequence[Sequence[int]],
+    ) -> list[list[int]]:
+        """Cycles of the tokens of each sequence; behind a port after the first one's."""
+        tokens = run_cycles(self._params, self._model.stages, [
             (each.sequence, piece) for each in answers for piece in each.answer.as_ran()]).tokens
+        if not self._params.port_bits:
+            return tokens
+        first, shown = (min((min(each) for each in of if each), default=0) for of in (tokens, seen))
+        return [[cycle - first + shown for cycle in each] for each in tokens]
 
     def _tokens(self, result: PhaseResult) -> tuple[list[list[int]], list[list[int]]]:
         """Tokens of each sequence, and the cycles in which they came out."""

@@ -8,17 +8,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from amaranth.lib import wiring
+
 from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.core_image import build_image
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.core_product import CORE
+from sterna.hw.core.linear_image import pack_image
 from sterna.hw.core.request import LIMIT_BITS, Request
 from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.testbench.scoreboard import Checks
 from sterna.model.checks import one_of, whole_number
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.bench.cpp_bench import run_in_cpp
 from sterna.sim.bench.runner import Engine, Simulator, check_simulator, run_on, work_folder
 from sterna.sim.bench.waves import check_waves, with_views
+from sterna.sim.core.memory import ImageMemory, behind_memory
 from sterna.sim.core.scoreboard import CorePhaseReport, CoreScoreboard, CyclesCheck
 from sterna.sim.core.stimulus import CorePhase, CoreStimulus
 
@@ -29,6 +35,7 @@ def run_core_phases(
     model: QuantizedModel, emitted: EmittedUnit, phases: Sequence[CorePhase], *,
     engine: Engine = Engine.COCOTB, simulator: Simulator = Simulator.VERILATOR,
     work: Path | None = None, seed: int = 1, waves: Path | None = None,
+    memory: wiring.Component | None = None,
     progress: Callable[[str], None] = lambda message: None,
 ) -> list[CorePhaseReport]:
     """Run an emitted core and compare what it computes with both oracles.
@@ -36,23 +43,36 @@ def run_core_phases(
     With a trace port every intermediate tensor is compared, otherwise logits and tokens. The
     phases run one after the other, and each that is not cut has a report. The other arguments and
     the errors are those of :func:`simulate_core`.
+
+    Parameters
+    ----------
+    emitted
+        A core. With a port it may be of another model, if this one is within its limits.
+    memory
+        What is behind the port: a component with the streams ``reads`` and ``data``, and files of
+        Verilog that it needs in ``sources``. The cycle model does not know its cycles. None for an
+        :class:`~sterna.sim.core.memory.ImageMemory` with the model's image.
     """
-    params = emitted.params
-    if params.port_bits:
-        raise ValueError("a core with a port needs the memory behind it: see docs/memory.md")
-    stimulus = CoreStimulus(model, emitted)
-    progress("compute the answers with the reference and onnxruntime")
-    answers = stimulus.answers(phases)
-    job, places = stimulus.job(phases, answers, seed)
-    progress(f"compile and run in {simulator.value}")
-    with work_folder(work) as folder, with_views(waves, emitted.manifest, emitted.sources):
+    with work_folder(work) as folder:
+        if "reads" in UnitPorts.of(emitted.manifest).outputs:
+            image = pack_image(build_image(model, emitted.params))
+            emitted = behind_memory(
+                emitted, memory or ImageMemory(emitted.params, image), folder / "core_and_memory")
+        elif memory is not None:
+            raise ValueError("the core has its model in ROMs: no memory goes with it")
+        stimulus = CoreStimulus(model, emitted)
+        progress("compute the answers with the reference and onnxruntime")
+        answers = stimulus.answers(phases)
+        job, places = stimulus.job(phases, answers, seed)
+        progress(f"compile and run in {simulator.value}")
         at = folder / f"core_{engine.value}_{simulator.value}"
-        if engine is Engine.CPP:
-            results = run_in_cpp(emitted.sources, emitted.module, job, at, waves=waves)
-        else:
-            results = run_on(
-                simulator, emitted.sources, emitted.module, job, at, waves=waves)
-    scoreboard = CoreScoreboard(model, emitted)
+        with with_views(waves, emitted.manifest, emitted.sources):
+            if engine is Engine.CPP:
+                results = run_in_cpp(emitted.sources, emitted.module, job, at, waves=waves)
+            else:
+                results = run_on(
+                    simulator, emitted.sources, emitted.module, job, at, waves=waves)
+    scoreboard = CoreScoreboard(model, emitted, timed=memory is None)
     return [
         scoreboard.check(phase, expected, results[place])
         for phase, expected, place in zip(phases, answers, places, strict=True)
@@ -126,6 +146,7 @@ def simulate_core(
     waves: Path | None = None, work: Path | None = None, seed: int = 1,
     emitted: EmittedUnit | None = None,
     prepare: Callable[[EmittedUnit, Path], EmittedUnit] = lambda emitted, work: emitted,
+    memory: wiring.Component | None = None,
     progress: Callable[[str], None] = lambda message: None, **sizes: Any,
 ) -> CoreReport:
     """Run a core on one prompt for each of its sequences, and let it write.
@@ -152,10 +173,12 @@ def simulate_core(
     emitted
         A core emitted before, to simulate instead of a fresh one. It has its sizes already: none
         go with it.
+    memory
+        What is behind the core's port, see :func:`run_core_phases`.
     progress
         Called with a line of text before each step.
     sizes
-        Sizes of the core but for ``sequences``, ``trace`` and ``port_bits``; see
+        Sizes of the core but for ``sequences`` and ``trace``; see
         :class:`~sterna.hw.core.core_params.CoreParams`.
 
     Raises
@@ -191,7 +214,7 @@ def simulate_core(
         emitted = prepare(emitted, folder)
         phases = run_core_phases(
             model, emitted, _phases(requests, engine), engine=engine, simulator=simulator,
-            work=folder, seed=seed, waves=waves, progress=progress)
+            work=folder, seed=seed, waves=waves, memory=memory, progress=progress)
     return CoreReport(
         engine, simulator, emitted.params, phases[0].generated, phases,
         _cycles_per_token(phases[0]), time.monotonic() - started)

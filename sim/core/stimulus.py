@@ -120,10 +120,16 @@ class CoreStimulus:
         made: list[Phase] = []
         places: list[int] = []
         settle = ((0, Request((0,), tokens=1)),)
+
+        def levels(random_pauses: bool) -> dict[str, int]:
+            """Of a memory behind the core."""
+            return {"pauses": int(random_pauses)} if "pauses" in self._ports.levels else {}
+
         for phase, expected in zip(phases, answers, strict=True):
             if phase.reset:
                 made.append(Phase(f"{phase.name}: settle", self._prompts(settle),
-                                  self._counts(1, 1), reset=True, random_pauses=False))
+                                  self._counts(1, 1), reset=True, random_pauses=False,
+                                  levels=levels(False)))
             places.append(len(made))
             counts = {} if phase.cut_after is not None else self._counts(
                 sum(len(each.answer.generated) for each in expected),
@@ -131,7 +137,7 @@ class CoreStimulus:
             made.append(Phase(
                 phase.name, self._prompts(phase.requests), counts,
                 random_pauses=phase.random_pauses, pauses=dict(phase.pauses),
-                cut_after=phase.cut_after or 0))
+                levels=levels(phase.random_pauses), cut_after=phase.cut_after or 0))
         return Job(self._ports.inputs, self._ports.outputs, seed, made,
                    levels=self._ports.levels, patience=patience(params),
                    monitored=monitored), places

@@ -54,6 +54,8 @@ class Phase:
     pauses: dict[str, Pause] = field(default_factory=dict)
     # cycles that a phase which is cut short goes on after its last word was taken
     cut_after: int = 0
+    # cycles after any other, in which nothing more may come out
+    drain: int = 40
 
     @property
     def beats(self) -> int:

@@ -54,8 +54,6 @@ class PortMonitor:
 
 _PAUSE = Pause(0.25)
 """How a driver or a sink pauses at random."""
-_DRAIN = 40
-"""Cycles after a phase in which nothing more may come out."""
 
 
 @cocotb.test()
@@ -145,7 +143,7 @@ async def _run_phase(dut: Any, job: Job, phase: Phase, rng: random.Random) -> Ph
         driver.stop()
     for sink in sinks:
         sink.open()
-    for cycle in range(cycles, cycles if cut else cycles + _DRAIN):
+    for cycle in range(cycles, cycles if cut else cycles + phase.drain):
         await edge
         watch(cycle)
         for sink in sinks:

@@ -22,8 +22,6 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are taken as byt
 
 namespace {
 
-const uint64_t kDrainCycles = 40;       // after a phase, in which nothing more may come out
-
 struct Port {
     uint8_t* data;
     size_t size, bits;
@@ -168,12 +166,13 @@ EXPORT void bench_monitor(Bench* bench, const Port* port, size_t low, size_t wid
 }
 
 /// Begin a phase; `bench_want` then gives each end its words.
-EXPORT void bench_begin(Bench* bench, uint64_t patience, int cut, uint64_t cut_after) {
+EXPORT void bench_begin(Bench* bench, uint64_t patience, int cut, uint64_t cut_after,
+                        uint64_t drain) {
     bench->now = bench->cycles = bench->idle = 0;
     bench->patience = patience;
     bench->cut = cut;
     bench->left = cut ? cut_after : 0;
-    bench->drain = cut ? 0 : kDrainCycles;
+    bench->drain = cut ? 0 : drain;
     bench->finished = false;
     for (Monitor& monitor : bench->monitors) monitor.record = {monitor.record.size, {}, {}};
 }

@@ -97,7 +97,8 @@ class _Bench:
         if phase.reset:
             library.bench_reset(bench)
         self._set(phase.levels)
-        library.bench_begin(bench, job.patience, not any(phase.outputs.values()), phase.cut_after)
+        library.bench_begin(bench, job.patience, not any(phase.outputs.values()), phase.cut_after,
+                            phase.drain)
         for index, name in enumerate(self._streams):
             words = phase.inputs.get(name, [])
             library.bench_want(bench, index, len(words) or phase.outputs.get(name, 0),
@@ -145,7 +146,8 @@ def _load(path: Path) -> ctypes.CDLL:
     return load_library(path, "bench", (
         ("new", bench, (text,)), ("delete", None, (bench,)), ("reset", None, (bench,)),
         ("port", None, (bench, text, port)), ("end", None, (bench, flag, port, port, port)),
-        ("monitor", None, (bench, port, size, size)), ("begin", None, (bench, size, flag, size)),
+        ("monitor", None, (bench, port, size, size)),
+        ("begin", None, (bench, size, flag, size, size)),
         ("want", None, (bench, size, size, text)), ("run", flag, (bench, size)),
         ("cycles", size, (bench,)), ("record", size, (bench, size, address, address, address)),
     ))

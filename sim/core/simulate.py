@@ -53,17 +53,17 @@ def run_core_phases(
         Verilog that it needs in ``sources``. The cycle model does not know its cycles. None for an
         :class:`~sterna.sim.core.memory.ImageMemory` with the model's image.
     """
+    has_port = "reads" in UnitPorts.of(emitted.manifest).outputs
+    if memory is not None and not has_port:
+        raise ValueError("the core has its model in ROMs: no memory goes with it")
+    progress("compute the answers with the reference and onnxruntime")
+    answers = CoreStimulus(model, emitted).answers(phases)
     with work_folder(work) as folder:
-        if "reads" in UnitPorts.of(emitted.manifest).outputs:
+        if has_port:
             image = pack_image(build_image(model, emitted.params))
             emitted = behind_memory(
                 emitted, memory or ImageMemory(emitted.params, image), folder / "core_and_memory")
-        elif memory is not None:
-            raise ValueError("the core has its model in ROMs: no memory goes with it")
-        stimulus = CoreStimulus(model, emitted)
-        progress("compute the answers with the reference and onnxruntime")
-        answers = stimulus.answers(phases)
-        job, places = stimulus.job(phases, answers, seed)
+        job, places = CoreStimulus(model, emitted).job(phases, answers, seed)
         progress(f"compile and run in {simulator.value}")
         at = folder / f"core_{engine.value}_{simulator.value}"
         with with_views(waves, emitted.manifest, emitted.sources):

@@ -23,6 +23,9 @@ from sterna.sim.core.reference import Answer, Oracle, Stepper, record_activation
 
 __all__ = ["CorePhase", "CoreStimulus", "SequenceAnswer"]
 
+_PER_GROUP = 8
+"""Cycles between the words of two groups of rows, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class CorePhase:
@@ -129,7 +132,7 @@ class CoreStimulus:
             if phase.reset:
                 made.append(Phase(f"{phase.name}: settle", self._prompts(settle),
                                   self._counts(1, 1), reset=True, random_pauses=False,
-                                  levels=levels(False)))
+                                  levels=levels(False), drain=self._rest()))
             places.append(len(made))
             counts = {} if phase.cut_after is not None else self._counts(
                 sum(len(each.answer.generated) for each in expected),
@@ -141,6 +144,14 @@ class CoreStimulus:
         return Job(self._ports.inputs, self._ports.outputs, seed, made,
                    levels=self._ports.levels, patience=patience(params),
                    monitored=monitored), places
+
+    def _rest(self) -> int:
+        """Cycles after which a core has rested: behind a port, has read as far ahead as it can."""
+        params, usual = self._params, Phase("", {}, {}).drain
+        if not params.port_bits:
+            return usual
+        words = params.weight_parts + params.row_beats * params.header_parts
+        return usual + params.ring * (words + _PER_GROUP)
 
     def _prompts(self, requests: Sequence[tuple[int, Request]]) -> dict[str, list[int]]:
         return {"prompts": prompt_words(self._ports.fields["prompts"], requests)}

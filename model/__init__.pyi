@@ -6,6 +6,7 @@ from .hub.convert import convert as convert
 from .hub.folder import HubFolder as HubFolder
 from .layers import BitLinearLayer as BitLinearLayer
 from .layers import GluLayer as GluLayer
+from .layers import InputLayer as InputLayer
 from .layers import MatrixLayer as MatrixLayer
 from .layers import MlgruLayer as MlgruLayer
 from .layers import ResidualLayer as ResidualLayer
@@ -34,6 +35,7 @@ from .quantized.integer import IntegerRecords as IntegerRecords
 from .quantized.records import glu_cell as glu_cell
 from .quantized.synthetic import random_model as random_model
 from .quantized.taps import TapRecorder as TapRecorder
+from .stack.convert import Input as Input
 from .stack.convert import Residual as Residual
 from .stack.convert import from_module as from_module
 from .stack.evaluate import heldout_bpb as heldout_bpb

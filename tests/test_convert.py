@@ -15,8 +15,9 @@ from sterna.model.mixers.channel import GLU
 from sterna.model.mixers.recurrent import MLGRU
 from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.projection import MixerInit
-from sterna.model.profile import S16, FixedPoint, NumericProfile
+from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
 from sterna.model.stack.convert import (
+    Input,
     Residual,
     advance,
     from_brevitas,
@@ -70,6 +71,33 @@ def _decibels(layer: Layer, x: np.ndarray, expected: np.ndarray) -> float:
     y, _ = layer.run(x.transpose(1, 0, 2))
     noise = y.transpose(1, 0, 2) * 2.0 ** -layer.output.frac - expected
     return float(10 * np.log10(np.square(expected).sum() / np.square(noise).sum()))
+
+
+@pytest.mark.parametrize("profile", [S16, C12])
+def test_frames_of_channels_of_any_size_are_as_in_training(profile):
+    rng = np.random.default_rng(3)
+    frames = torch.from_numpy(
+        np.logspace(-3, 3, 7) * (rng.normal(size=(20, 8, 7)) + rng.normal(size=7))).float()
+    frames[..., 4] = 5      # one that never changes
+    module = nn.Sequential(
+        Input(7).fit(frames), _linear(8, 24), Residual(MLGRU(MixerInit(24))), _linear(24, 10))
+    scaled = module[0](frames)
+    assert scaled[..., :4].std(dim=(0, 1)).log2().abs().max() < 0.51
+    assert (scaled[..., 4].unique().tolist(), scaled[..., 7].unique().tolist()) == ([0], [1])
+    layer = from_module(module, profile=profile)
+    integers = layer.layers[0].integers(frames.numpy())
+    with torch.no_grad():
+        expected = advance(module, frames, initial_states(module, frames))[0].double().numpy()
+    assert _decibels(layer, integers, expected) > _LEAST_DECIBELS[profile.name]
+
+
+@pytest.mark.parametrize(("frames", "message"), [
+    (torch.zeros(3, 5), r"frames must be \[..., 4\], one or more, got \[3, 5\]"),
+    (torch.zeros(0, 4), "one or more"), (torch.full((1, 4), torch.nan), "finite"),
+])
+def test_frames_that_say_nothing_are_refused(frames, message):
+    with pytest.raises(ValueError, match=message):
+        Input(4).fit(frames)
 
 
 @pytest.mark.parametrize("name", _modules())

@@ -24,12 +24,13 @@ from sterna.hw.emit.payloads import UnitPorts, pack_words
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.layers.cycles import result_times, unit_cycles
 from sterna.hw.layers.documents import act_values, result_values, result_words, vector_values
-from sterna.hw.layers.emit import plan_layer, plan_matrices
-from sterna.hw.layers.units import LayerUnit, MatrixUnit
+from sterna.hw.layers.emit import layer_component, plan_matrices
+from sterna.hw.layers.units import MatrixUnit
 from sterna.model.cache import Cache
 from sterna.model.layers import (
     BitLinearLayer,
     GluLayer,
+    InputLayer,
     Layer,
     MatrixLayer,
     MlgruLayer,
@@ -38,7 +39,7 @@ from sterna.model.layers import (
     TernaryMatrix,
 )
 from sterna.model.layers.layer import input_bits
-from sterna.model.profile import C12, S16, FixedPoint
+from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
 
 _MATRICES = random_matrices()
 _EIGHT = FixedPoint(8, 2)
@@ -70,8 +71,8 @@ def run_matrices(layers, sizes, sent, *, pauses=_STEADY) -> None:
 def run_layer(layer: Layer, sizes, vectors, starts=(0,), *, pauses=_STEADY) -> None:
     """Run vectors through a layer, those of the second sequence backwards, and compare every bit
     that leaves."""
-    params, image = plan_layer(layer, **sizes)
-    unit = LayerUnit(params, image)
+    unit = layer_component(layer, **sizes)
+    params = unit.params
     ports = UnitPorts.of(interface_of(unit))
     states = [layer.start()] * params.sequences
     inputs, expected = [], []
@@ -145,9 +146,17 @@ def make(folder, *options: str) -> str:
     return f"{done.stdout}{done.stderr}exit {done.returncode}"
 
 
+def _input(channels: int, profile: NumericProfile, rng: np.random.Generator) -> InputLayer:
+    """Shifts to both sides, and offsets up to half of what a channel may have."""
+    largest = np.ldexp(rng.uniform(1, 2, channels), rng.integers(-9, 9, channels))
+    exponent = rng.integers(-1, 8, channels) - np.frexp(largest)[1]
+    return InputLayer.of(largest * rng.uniform(-0.5, 0.5, channels), exponent, largest,
+                         profile=profile)
+
+
 def _network(seed: int, widest: int) -> SequentialLayer:
     """Up to five layers of any widths, of which some add to their input, with another before them
-    or not."""
+    or not; every fifth network has an input in front."""
     rng = np.random.default_rng(seed)
     profile = (S16, C12)[int(rng.integers(2))]
 
@@ -163,6 +172,8 @@ def _network(seed: int, widest: int) -> SequentialLayer:
                   profile=profile, output=output)
 
     width, layers, count = drawn(), [], int(rng.integers(1, 6))
+    if seed % 5 == 0 and width > 1:
+        layers.append(_input(width - 1, profile, np.random.default_rng(seed)))
     for index in range(count):
         between = drawn()
         # What another layer normalises or adds to has the bits of the residual stream.
@@ -188,10 +199,12 @@ def _sizes_for(layer: Layer, seed: int) -> dict[str, Any]:
 @given(seed=st.integers(0, 1 << 16))
 @example(148)   # a sum after others that only pass, and one in the middle
 @example(152)   # one that leaves; the state is that of the third stage
+@example(160)   # frames for four sequences, with pauses; shifts to both sides
+@example(35)    # frames of a channel a word
 @settings(max_examples=3)
 def test_any_network_of_layers_is_one_unit(seed):
     layer = _network(seed, 12)
-    limit = 1 << (input_bits(layer.profile) - 1)
+    limit = 1 << (layer.bits - 1)
     vectors = np.random.default_rng(seed).integers(-limit, limit, (3, layer.columns))
     run_layer(layer, _sizes_for(layer, seed), vectors, starts=(0, 2),
               pauses=_STEADY if seed % 4 else Pauses(0.3, 0.4, seed))
@@ -279,7 +292,8 @@ def test_a_folder_is_clean_for_verilator(tmp_path):
                axis=True)
     square = [_with_numbers(rng.integers(-1, 2, (3, 3)), rng) for _ in range(4)]
     emit_layer(SequentialLayer([
-        BitLinearLayer.of(matrices[0], output=S16.x), BitLinearLayer.of(square[0], output=S16.x),
+        _input(8, S16, rng), BitLinearLayer.of(matrices[0], output=S16.x),
+        BitLinearLayer.of(square[0], output=S16.x),
         ResidualLayer(MlgruLayer.of(*square)), ResidualLayer(GluLayer.of(*square[:3]))]),
         tmp_path / "network", sequences=2, axis=True)
     for folder in sorted(tmp_path.iterdir()):

@@ -25,6 +25,7 @@ from sterna.export.runtime.runtime import with_taps
 from sterna.model.layers import (
     BitLinearLayer,
     GluLayer,
+    InputLayer,
     Layer,
     MatrixLayer,
     MlgruLayer,
@@ -109,6 +110,9 @@ def _layers(profile: NumericProfile, gain: float = 1.0) -> dict[str, Layer]:
         "sequence": SequentialLayer([
             ResidualLayer(mlgru(12, 12, 12, 30)), ResidualLayer(glu(20, 12, 12, 40)),
             ResidualLayer(inner), mlgru(8, 12, 12, 60), linear(65, 12, 70, profile.logit)]),
+        "frames": SequentialLayer([
+            InputLayer.of([0.3, -20, 0.0], [0, -6, 12], [2.0, 1000.0, 0.01], profile=profile),
+            ResidualLayer(mlgru(5, 4, 4, 80)), linear(40, 4, 90, None)]),
     }
 
 
@@ -123,7 +127,7 @@ def test_a_layer_is_exact_in_every_tensor(kind, gain, profile):
     traced = with_taps(proto)
     session = onnxruntime.InferenceSession(traced.SerializeToString())
     evaluator = ReferenceEvaluator(proto)
-    x = _acts(layer.columns, input_bits(profile))
+    x = _acts(layer.columns, layer.bits)
     state = layer.start(len(x))
     if gain > 1 and kind != "wide output":
         assert {layer.output.min, layer.output.max} <= set(np.ravel(layer.step(x, state)[0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from sterna.model.config import ModelConfig
 from sterna.model.layers import (
     BitLinearLayer,
     GluLayer,
+    InputLayer,
     MatrixLayer,
     MlgruLayer,
     ResidualLayer,
@@ -47,6 +49,74 @@ def test_the_layers_of_a_model_compute_what_the_model_does(profile):
     x = recorder["embedding.x"].transpose(1, 0, 2)
     logits, _ = whole.run(x)
     assert np.array_equal(logits, recorder["logits"].transpose(1, 0, 2))
+
+
+@given(st.data())
+def test_a_frame_is_centred_and_scaled_as_the_real_numbers_say(data):
+    profile, channels = data.draw(st.sampled_from([S16, C12])), data.draw(st.integers(1, 5))
+    step = Fraction(1, 1 << profile.x.frac)
+
+    def drawn(values: st.SearchStrategy[float]) -> list[float]:
+        return data.draw(st.lists(values, min_size=channels, max_size=channels))
+
+    largest = drawn(st.floats(1e-3, 1e3))
+    offset = [each * share for each, share in zip(largest, drawn(st.floats(-1, 1)), strict=True)]
+    # Of a channel that reaches 1/4 to 64.
+    exponent = [power - math.frexp(each)[1]
+                for each, power in zip(largest, drawn(st.integers(-2, 6)), strict=True)]
+    layer = InputLayer.of(offset, exponent, largest, profile=profile)
+    frame = [each * share for each, share in zip(largest, drawn(st.floats(-1, 1)), strict=True)]
+    y, _ = layer.step(layer.integers([frame]))
+    *found, one = [int(each) * step for each in y[0]]
+    assert one == 1
+    limit = -profile.x.min * step
+    for each, x, centre, power, most in zip(
+            found, frame, offset, exponent, largest, strict=True):
+        exact = (Fraction(x) - Fraction(centre)) * Fraction(2) ** power
+        # Half a step each of the frame, of the offset and of the result.
+        near = (Fraction(2) ** (math.frexp(most)[1] - 15 + power) + step / 2)
+        assert abs(each - max(min(exact, limit - step), -limit)) <= near
+
+
+def test_a_loud_frame_is_no_quiet_one():
+    weight = np.random.default_rng(2).integers(-1, 2, (6, 2))
+    plain = BitLinearLayer.of(weight[:, :1])
+    scaled = SequentialLayer([InputLayer.of([0], [0], [8]), BitLinearLayer.of(weight)])
+    quiet, loud = scaled.layers[0].integers([[0.3]]), scaled.layers[0].integers([[3.0]])
+    assert np.array_equal(plain.step(quiet)[0], plain.step(loud)[0])
+    assert not np.array_equal(scaled.step(quiet)[0], scaled.step(loud)[0])
+
+
+@pytest.mark.parametrize(("offset", "exponent", "largest", "message"), [
+    ([0, 0], [0], [1, 1], r"one number for each channel, got the shapes \(2,\), \(1,\) and"),
+    ([], [], [], "one number for each channel"),
+    ([0, np.nan], [0, 0], [1, 1], "channel 1: an offset of nan"),
+    ([0], [0.5], [1], "channel 0: an offset of 0, an exponent of 0.5"),
+    ([0], [0], [0], "a largest magnitude of 0 do not go together"),
+    ([3], [0], [2], "an offset of 3"),
+    ([0, 0], [0, -30], [1, 1], "channel 1: of numbers up to 1 nothing is left"),
+])
+def test_constants_of_frames_that_do_not_go_together_are_refused(
+    offset, exponent, largest, message,
+):
+    with pytest.raises(ValueError, match=message):
+        InputLayer.of(offset, exponent, largest)
+
+
+def test_frames_that_are_none_and_an_input_that_is_not_first_are_refused():
+    layer = InputLayer.of([0, 0], [0, 0], [1, 1])
+    for frames, message in (
+        ([[1, 2, 3]], r"frames must be \[..., 2\], got \[1, 3\]"),
+        ([[1, np.inf]], "finite"), (3.0, r"got \[\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            layer.integers(frames)
+    assert layer.integers([[5, -5]]).tolist() == [[32767, -32768]]
+    linear = BitLinearLayer.of(np.ones((2, 3), dtype=int), output=S16.x)
+    with pytest.raises(ValueError, match="layer 1 begins with an input, which is the first"):
+        SequentialLayer([linear, SequentialLayer([layer, linear])])
+    with pytest.raises(ValueError, match="got 2 in and 3 out"):
+        ResidualLayer(layer)
 
 
 def test_scale_and_bias_mean_what_the_real_numbers_say():

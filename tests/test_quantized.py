@@ -85,7 +85,10 @@ CHANGES = {
     "size": (lambda h, t: h["records"][0].update(width=0),
              r"record 0 \(embedding\): width must be a whole number"),
     "kind": (lambda h, t: h["records"][1].update(kind="attention"),
-             "record 1 must be one of embedding, narrow, .* got 'attention'"),
+             "record 1 must be one of embedding, input, .* got 'attention'"),
+    "input": (lambda h, t: h["records"].insert(1, {
+        "kind": "input", "name": "frame", "x": "embedding.x", "channels": 12, "bits": 16,
+        "output": {"bits": 16, "frac": 11}}), "the record frame is an input, with which only"),
     "unknown value": (lambda h, t: h["records"][1].update(x="y"),
                       "reads y with 12 values, of which there are none"),
     "width": (lambda h, t: h["records"][1].update(width=13),

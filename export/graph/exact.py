@@ -28,6 +28,7 @@ from sterna.model.quantized.records import (
     Add,
     Embedding,
     Energy,
+    Input,
     Multiply,
     Narrow,
     Norm,
@@ -154,6 +155,16 @@ class RecordGraph:
             return self._sliced.get(name, name)
 
         match record:
+            case Input(name, x, _, _, output):
+                offset, shift = (self._vectors[f"{name}.{part}"].astype(np.float64)
+                                 for part in ("offset", "shift"))
+                centred = graph.op("Sub", [at(x), graph.store(f"{name}.offset", offset)])
+                scaled = graph.op("Mul", [centred, graph.store(f"{name}.scale", 2.0 ** -shift)])
+                pads = [0] * (2 * len(self._lead) + 2)
+                pads[-1] = 1
+                graph.op("Pad", [graph.saturate(graph.round(scaled), output), graph.integers(*pads),
+                                 graph.constant(float(1 << output.frac))],
+                         self.value(name, record.width))
             case Narrow(name, x, width, shift, output):
                 graph.saturate(graph.rs(at(x), shift), output, self.value(name, width))
             case Scale(name, x, width, shift, output):

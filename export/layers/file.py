@@ -34,7 +34,7 @@ from sterna.export.layers.graph import build_layer, build_matrix
 from sterna.export.runtime.runtime import open_session
 from sterna.model.files import check_path, write_atomically
 from sterna.model.layers import Layer, MatrixLayer
-from sterna.model.layers.layer import LayerOrWeights, input_bits, layer_of, matrix_layer_of
+from sterna.model.layers.layer import LayerOrWeights, layer_of, matrix_layer_of
 from sterna.model.layers.matrix import ACT_BITS, Ternary
 from sterna.model.profile import FixedPoint, NumericProfile
 
@@ -146,7 +146,7 @@ def describe_layer(proto: onnx.ModelProto, layer: Layer | MatrixLayer) -> None:
     proto.doc_string = (
         f"{properties['sterna.layer']} of {layer.columns} values to {layer.rows}: equal bit for "
         f"bit to Sterna's integer reference.")
-    bits = input_bits(layer.profile) if isinstance(layer, Layer) else ACT_BITS
+    bits = layer.bits if isinstance(layer, Layer) else ACT_BITS
     recurrent = isinstance(layer, Layer) and layer.states
     shape = (_BATCH, _STEPS if recurrent else 1, layer.columns)
     x = _vectors(shape, bits)

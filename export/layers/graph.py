@@ -16,7 +16,6 @@ from sterna.export.graph.builder import GraphBuilder, value_info
 from sterna.export.graph.exact import RecordGraph, append_product
 from sterna.export.graph.weights import append_weight
 from sterna.model.layers import Layer
-from sterna.model.layers.layer import input_bits
 from sterna.model.layers.matrix import MANTISSA_BITS, MatrixLayer, Requantization
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized.bounds import CARRIER_BITS, MOST_COLUMNS, check_bounds
@@ -30,7 +29,7 @@ def layer_bounds(layer: Layer) -> dict[str, int]:
     :func:`~sterna.model.quantized.bounds.check_bounds` does, which may raise ValueError."""
     # The graph does not see how wide x was where it came from: a norm's input is the widest.
     return check_bounds(
-        layer.records(), layer.matrices(), {"x": 1 << (input_bits(layer.profile) - 1)})
+        layer.records(), layer.matrices(), {"x": 1 << (layer.bits - 1)}, layer.vectors())
 
 
 def build_layer(layer: Layer) -> onnx.ModelProto:
@@ -44,7 +43,8 @@ def build_layer(layer: Layer) -> onnx.ModelProto:
     """
     graph, records, bounds = GraphBuilder(), layer.records(x="x.value"), layer_bounds(layer)
     table = np.array(layer.profile.sigmoid_table(), dtype=np.int32)
-    walk = RecordGraph(graph, layer.matrices(), table, bounds, ["batch"])
+    walk = RecordGraph(
+        graph, layer.matrices(), table, bounds, ["batch"], layer.vectors())
     graph.cast("x", TensorProto.DOUBLE, "x.value")
     states = [(f"state{i}", channels) for i, channels in enumerate(layer.states)]
     after = walk.append(
@@ -56,8 +56,11 @@ def build_layer(layer: Layer) -> onnx.ModelProto:
     def value(name: str, width: int, text: str) -> onnx.ValueInfoProto:
         return value_info(name, TensorProto.INT32, ["batch", width], text)
 
-    accepted = (_format_text(layer.input) if layer.input else
-                f"{input_bits(layer.profile)} signed bits in any fixed-point format")
+    accepted = (
+        _format_text(layer.input) if layer.input else
+        f"{layer.bits} signed bits, fraction bits of each channel: "
+        f"{', '.join(map(str, layer.fraction_bits))}" if layer.fraction_bits is not None else
+        f"{layer.bits} signed bits in any fixed-point format")
     kept = _format_text(layer.profile.h)
     return graph.proto(
         "sterna_layer",

@@ -95,7 +95,7 @@ class _Layer(_Unit):
     def __init__(self, params: LayerParams) -> None:
         super().__init__(params, params.post_lanes)
         self.own = self.words[0]
-        self.total = self.program[0].chunks * params.quant_lanes // params.post_lanes
+        self.total = params.vector_beats
         self.loaded = [False] * params.sequences
         self.word = 0
 
@@ -119,7 +119,7 @@ class _Layer(_Unit):
                 if self.word == self.total:
                     self.word = 0
                     number = coming.pop(0)
-                    self.later(levels, self.completed, number // params.batch)
+                    self.later(params.frame_steps + levels, self.completed, number // params.batch)
                     self.later(0, self._load, number)
             self.end_cycle()
             self.cycle += 1

@@ -13,7 +13,6 @@ from sterna.hw.layers.cycles import UnitCycles
 from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.testbench.stimulus import last_flags
 from sterna.model.layers import BitLinearLayer, GluLayer, Layer, MatrixLayer, MlgruLayer
-from sterna.model.layers.layer import input_bits
 
 __all__ = [
     "act_values", "layer_sections", "layer_summary", "layer_vectors",
@@ -95,7 +94,7 @@ def layer_vectors(
     """Random vectors that begin anew once, with a silent and an extreme one among them, for each
     sequence."""
     rng = np.random.default_rng(0)
-    limit = 1 << (input_bits(layer.profile) - 1)
+    limit = 1 << (layer.bits - 1)
     count = params.sequences
     many = max(2, min(6, _MOST_VALUES // (layer.columns + layer.rows) // count))
     inputs: list[int | FileWords] = []
@@ -181,15 +180,17 @@ def layer_summary(layer: Layer, params: LayerParams) -> str:
 def layer_sections(layer: Layer, params: LayerParams, cycles: UnitCycles) -> str:
     start = (" `start` with the first word says that the vector begins a sequence; the first "
              "vector of each after a reset begins one in any case." if params.has_state else "")
-    meaning = _NORMED if layer.input is None else (
-        f"{layer.input.frac} of them after the point")
+    meaning = (
+        f"after the point, channel by channel: {', '.join(map(str, layer.fraction_bits))}"
+        if layer.fraction_bits is not None else
+        f"{layer.input.frac} of them after the point" if layer.input else _NORMED)
     several = _SEQUENCES.format(
         last=params.sequences - 1, batch=params.batch) if params.sequences > 1 else ""
     return _LAYER.format(
         lanes=params.post_lanes, words=params.words_in(0, params.post_lanes),
         columns=layer.columns, outputs=layer.rows,
         groups=params.words_out(len(params.limits.program) - 1), output=layer.output,
-        bits=params.norm.y_bits, meaning=meaning, start=start, latency=cycles.latency,
+        bits=layer.bits, meaning=meaning, start=start, latency=cycles.latency,
         period=cycles.period, sequences=several)
 
 

@@ -24,6 +24,7 @@ from sterna.hw.layers.documents import (
     matrix_summary,
     matrix_vectors,
 )
+from sterna.hw.layers.frame import FrameConstants
 from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.layers.units import LayerUnit, MatrixUnit
 from sterna.hw.units.mac.array_style import ArrayStyle
@@ -43,6 +44,7 @@ from sterna.model.layers.matrix import Ternary
 from sterna.model.profile import S16, FixedPoint, NumericProfile
 from sterna.model.quantized import Projection
 from sterna.model.quantized.plan import StageKind, plan
+from sterna.model.quantized.records import Input
 
 __all__ = [
     "emit_layer", "emit_matrix", "layer_component", "matrix_component", "plan_layer",
@@ -106,7 +108,7 @@ def plan_matrices(
 def plan_layer(
     layer: Layer, *, sequences: int = 1, rows: int | None = None, cols: int | None = None,
     lanes: int | None = None, style: str = "generic", compact: bool = False,
-) -> tuple[LayerParams, ProgramImage]:
+) -> tuple[LayerParams, ProgramImage, FrameConstants | None]:
     profile = replace(layer.profile, logit=layer.output)
     if layer.input is not None and input_bits(profile) > profile.x.bits:
         raise ValueError(
@@ -116,13 +118,19 @@ def plan_layer(
         stages = plan(tuple(layer.records()), profile)
     except ValueError as error:
         raise ValueError(f"no unit computes these layers in this order: {error}") from error
-    matrices = layer.matrices()
+    matrices, vectors, frame, channels = layer.matrices(), layer.vectors(), None, 0
+    if isinstance(first := layer.records()[0], Input):
+        channels = first.channels
+        frame = FrameConstants(*(vectors[f"{first.name}.{part}"].tolist()
+                                 for part in ("offset", "shift")))
     sizes = _sizes([(each.rows, each.columns) for each in stages], rows, cols, lanes, style)
     limits = Limits(
         profile, tuple(StageLimits(each.kind, len(each.matrices), each.rows, each.columns)
                        for each in stages), _shifts(list(matrices.values())))
-    return _packed(LayerParams(limits, sequences=sequences, compact=compact, **sizes),
-                   [[matrices[name] for name in each.matrices] for each in stages])
+    params = LayerParams(
+        limits, sequences=sequences, compact=compact, channels=channels, **sizes)
+    return *_packed(
+        params, [[matrices[name] for name in each.matrices] for each in stages]), frame
 
 
 def _shifts(projections: Sequence[Projection]) -> tuple[int, int]:
@@ -217,7 +225,8 @@ def emit_layer(
     matrices, scales and biases, and what is between.
 
     Stream ``vectors`` in: ``x``, some signed channels a word in the bits of the widest vector of
-    the profile (16 of S16, 12 of C12); with an MLGRU also ``start``. Stream ``results`` out:
+    the profile (16 of S16, 12 of C12), of a frame in front of an ``InputLayer`` 16; with an MLGRU
+    also ``start``. Stream ``results`` out:
     ``y``, as many channels a word in format ``output``, and ``last``. With several sequences both
     have ``sequence``.
 
@@ -263,12 +272,12 @@ def emit_layer(
     check_path("folder", folder)
     check_replaceable(Path(folder))
     layer = _layer_with_norm(layer_or_weights, profile, output)
-    params, image = plan_layer(
+    params, image, frame = plan_layer(
         layer, sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style,
         compact=compact)
     name = _NAMES.get(type(layer), "network") if name is None else name
     check_name(name)
-    unit = LayerUnit(params, image)
+    unit = LayerUnit(params, image, frame)
     cycles = unit_cycles(params)
     design = UnitDesign(
         unit, name, derived=(), summary=layer_summary(layer, params),
@@ -340,6 +349,7 @@ def _described(layer: Layer) -> dict[str, Any]:
     return {
         "kind": _NAMES.get(type(layer), "network"), "profile": layer.profile.name,
         "columns": layer.columns, "rows": layer.rows,
+        **{name: each.tolist() for name, each in layer.vectors().items()},
         "projections": {
             name: {"shape": list(each.weight.shape), "k": each.k, "shift": each.shift,
                    "sha256": sha256_of(each.weight)}

@@ -9,9 +9,13 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 
 from sterna.hw.core.geometry import ADDED, Geometry
 from sterna.hw.core.program import Stage, place_stages
+from sterna.model.layers.layer import FRAME_BITS
 from sterna.model.quantized.plan import StageKind, StagePlan
 
-__all__ = ["LayerParams"]
+__all__ = ["FRAME_STEPS", "LayerParams"]
+
+FRAME_STEPS = 2
+"""Cycles from a word of a frame to its scaled channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,8 @@ class LayerParams(Geometry):
     one by one; those of a ``MatrixUnit`` are independent matrices, of which two vectors are worked
     on at a time: its phases.
     """
+
+    channels: int = 0  #: numbers of a frame; 0 if vectors come for a norm as they are
 
     @property
     def placed(self) -> list[Stage]:
@@ -50,7 +56,17 @@ class LayerParams(Geometry):
 
     def words_in(self, stage: int, lanes: int) -> int:
         """Words of so many channels that bring the vector of a stage."""
-        return -(-self.limits.program[stage].columns // lanes)
+        return -(-(self.channels or self.limits.program[stage].columns) // lanes)
+
+    @property
+    def vector_beats(self) -> int:
+        """Words of ``post_lanes`` channels of a vector, filled up to whole chunks."""
+        return self.placed[0].chunks * self.quant_lanes // self.post_lanes
+
+    @property
+    def frame_steps(self) -> int:
+        """Cycles that a vector takes before its norm."""
+        return FRAME_STEPS if self.channels else 0
 
     def words_out(self, stage: int) -> int:
         """Words that bring the results of a stage."""
@@ -79,7 +95,8 @@ class LayerParams(Geometry):
     @property
     def vector_layout(self) -> StructLayout:
         return StructLayout({
-            "x": ArrayLayout(signed(self.norm.y_bits), self.post_lanes),
+            "x": ArrayLayout(signed(FRAME_BITS if self.channels else self.norm.y_bits),
+                             self.post_lanes),
             **({"start": 1} if self.has_state else {}), **self.sequence_field})
 
     def result_layout(self, name: str, field: dict[str, Shape]) -> StructLayout:

@@ -11,7 +11,9 @@ from sterna.hw.core.products import sequence_of
 from sterna.hw.core.program import ProgramImage
 from sterna.hw.core.residual import Residual
 from sterna.hw.core.vectors import element_layout
-from sterna.hw.layers.layer_params import LayerParams
+from sterna.hw.layers.frame import FrameConstants, FrameScaler
+from sterna.hw.layers.layer_params import FRAME_STEPS, LayerParams
+from sterna.hw.parts.pipeline import Pipeline
 from sterna.model.quantized.plan import StageKind
 
 __all__ = ["LayerUnit", "MatrixUnit"]
@@ -122,6 +124,7 @@ class LayerUnit(Datapath):
     """A layer of :mod:`sterna.model.layers`, or a network of them, bit for bit.
 
     The vectors of the sequences of a phase are worked on together, once all of them have come.
+    With an input ``frame`` has its constants.
 
     Members
     -------
@@ -134,7 +137,10 @@ class LayerUnit(Datapath):
         end are 0.
     """
 
-    def __init__(self, params: LayerParams, image: ProgramImage) -> None:
+    def __init__(
+        self, params: LayerParams, image: ProgramImage, frame: FrameConstants | None = None,
+    ) -> None:
+        self.scaler = FrameScaler(params, frame) if frame else None
         super().__init__(image, {
             "vectors": In(stream.Signature(params.vector_layout)),
             "results": Out(stream.Signature(params.result_layout("y", params.sequence_field)))})
@@ -188,7 +194,7 @@ class LayerUnit(Datapath):
         elements, and whether they are valid."""
         params, vectors = self.params, self.vectors
         own = params.words_in(0, params.post_lanes)
-        words = params.placed[0].chunks * params.quant_lanes // params.post_lanes
+        words = params.vector_beats
         word, fills, taken, last = Signal(range(max(words, 2))), Signal(), Signal(), Signal()
         kept = Signal(max((params.sequences - 1).bit_length(), 1))
         sequence = Signal.like(kept)
@@ -221,8 +227,20 @@ class LayerUnit(Datapath):
             elements.sequence.eq(sequence[:bits]), elements.wide.eq(1),
             elements.place.eq(Cat(Const(0, narrow), word)),
             elements.first.eq(word == 0), elements.last.eq(last),
-            *(elements.y[lane].eq(Mux(fills, 0, x))
-              for lane, x in enumerate(vectors.payload.x)),
         ]
         phase = sequence[-1] if params.phases > 1 else Const(0, 1)
-        return [(elements, (taken | fills) & (phase == index)) for index in range(params.phases)]
+        valid = [(taken | fills) & (phase == index) for index in range(params.phases)]
+        if self.scaler is None:
+            m.d.comb += [elements.y[lane].eq(Mux(fills, 0, x))
+                         for lane, x in enumerate(vectors.payload.x)]
+            return [(elements, each) for each in valid]
+        m.submodules.scaler = scaler = self.scaler
+        steps = Pipeline(m, Const(1))
+        scaled = Signal.like(elements)
+        m.d.comb += [
+            scaler.word.eq(word), scaler.x.eq(vectors.payload.x),
+            scaled.eq(steps.delay(elements, FRAME_STEPS, "elements")),
+            *(scaled.y[lane].eq(y) for lane, y in enumerate(scaler.y)),
+        ]
+        return [(scaled, steps.flags(each, FRAME_STEPS, f"valid{index}")[-1])
+                for index, each in enumerate(valid)]

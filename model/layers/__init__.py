@@ -7,6 +7,7 @@ as ONNX, ``hw`` as Verilog.
 from sterna.model.layers.layer import (
     BitLinearLayer,
     GluLayer,
+    InputLayer,
     Layer,
     MlgruLayer,
     ResidualLayer,
@@ -14,5 +15,5 @@ from sterna.model.layers.layer import (
 )
 from sterna.model.layers.matrix import MatrixLayer, TernaryMatrix
 
-__all__ = ["BitLinearLayer", "GluLayer", "Layer", "MatrixLayer", "MlgruLayer", "ResidualLayer",
-           "SequentialLayer", "TernaryMatrix"]
+__all__ = ["BitLinearLayer", "GluLayer", "InputLayer", "Layer", "MatrixLayer", "MlgruLayer",
+           "ResidualLayer", "SequentialLayer", "TernaryMatrix"]

@@ -17,6 +17,7 @@ from sterna.model.quantized.file import Projection
 from sterna.model.quantized.fixed import check_bias, quantize_projection
 from sterna.model.quantized.integer import ROWS, IntegerRecords
 from sterna.model.quantized.records import (
+    Input,
     Record,
     Recur,
     bitlinear,
@@ -27,8 +28,12 @@ from sterna.model.quantized.records import (
 )
 from sterna.model.quantized.taps import Tap, ignore, tap_tokens
 
-__all__ = ["BitLinearLayer", "GluLayer", "Layer", "LayerOrWeights", "MlgruLayer", "ResidualLayer",
-           "SequentialLayer", "State", "input_bits", "layer_of", "matrix_layer_of"]
+__all__ = ["BitLinearLayer", "GluLayer", "InputLayer", "Layer", "LayerOrWeights", "MlgruLayer",
+           "ResidualLayer", "SequentialLayer", "State", "input_bits", "layer_of",
+           "matrix_layer_of"]
+
+FRAME_BITS = 16
+"""Signed bits of the numbers of a frame, as most sensors give them."""
 
 Array = Any
 State: TypeAlias = tuple[Array, ...]
@@ -45,8 +50,8 @@ class Layer(ABC):
 
     ``columns`` is the length of its input and ``rows`` of its output, ``output`` the format of
     that and ``profile`` has the other formats. The input may be in any fixed-point format of
-    :func:`input_bits` bits, where the first thing that happens to it is a norm: a norm does not
-    see the scale.
+    ``bits`` bits, where the first thing that happens to it is a norm: a norm does not see the
+    scale.
     """
 
     profile: NumericProfile
@@ -60,7 +65,8 @@ class Layer(ABC):
     @property
     def columns(self) -> int:
         """Length of the input."""
-        return self._own[0].width
+        first = self._own[0]
+        return first.channels if isinstance(first, Input) else first.width
 
     @property
     def states(self) -> tuple[int, ...]:
@@ -72,6 +78,17 @@ class Layer(ABC):
         """The format that the input must have; None where the scale does not matter."""
         return None
 
+    @property
+    def fraction_bits(self) -> np.ndarray | None:
+        """Fraction bits of each channel, int ``[columns]``, behind an input; None without one."""
+        return self.vectors().get(f"{self._own[0].name}.frac")
+
+    @property
+    def bits(self) -> int:
+        """Signed bits of the input."""
+        first = self._own[0]
+        return first.bits if isinstance(first, Input) else input_bits(self.profile)
+
     @abstractmethod
     def records(self, at: str = "", x: str = "x") -> list[Record]:
         """The records of the layer, whose input is the value ``x``; ``at`` begins their names."""
@@ -79,6 +96,10 @@ class Layer(ABC):
     @abstractmethod
     def matrices(self, at: str = "") -> dict[str, Projection]:
         """The ternary matrices, by the names of the records."""
+
+    def vectors(self, at: str = "") -> dict[str, np.ndarray]:
+        """The vectors that records store beside the matrices, by their names."""
+        return {}
 
     def start(self, batch: int = 1, like: Array | None = None) -> State:
         """The state at the start of a sequence: zeros, int64 ``[batch, d]`` each."""
@@ -91,7 +112,7 @@ class Layer(ABC):
         Parameters
         ----------
         x
-            int64 ``[batch, columns]`` of :func:`input_bits` signed bits.
+            int64 ``[batch, columns]`` of ``bits`` signed bits.
         state
             As :meth:`start` or the step before gave it; not modified.
         tap
@@ -129,7 +150,7 @@ class Layer(ABC):
         if not xp.isdtype(x.dtype, "integral"):
             raise ValueError(f"x must be integers, got {x.dtype}")
         x = xp.astype(x, xp.int64)
-        limit = 1 << (input_bits(self.profile) - 1)
+        limit = 1 << (self.bits - 1)
         if x.ndim != 3 or x.shape[2] != self.columns or not x.shape[1]:
             raise ValueError(f"x must be [batch, {self.columns}], got {list(x.shape[1:])}")
         if int(xp.min(x)) < -limit or int(xp.max(x)) >= limit:
@@ -160,7 +181,8 @@ class Layer(ABC):
         key = (array_namespace(like).__name__, str(device(like)))
         if key not in self._made:
             table = np.array(self.profile.sigmoid_table(), dtype=np.int32)
-            self._made[key] = IntegerRecords(self._own, self.matrices(), table, like)
+            self._made[key] = IntegerRecords(
+                self._own, self.matrices(), table, like, vectors=self.vectors())
         return self._made[key]
 
     @cached_property
@@ -313,6 +335,107 @@ class GluLayer(_Mixer):
         return glu(self.profile, f"{at}glu", x, self._shapes(at), self.output)
 
 
+@dataclass(frozen=True, eq=False)
+class InputLayer(Layer):
+    """What a network over a sensor begins with: each channel of a frame less an offset, times a
+    power of two, and a 1 behind the channels. Make one with :meth:`of`.
+
+    A norm takes the amplitude from a frame: behind it a loud one looks like a quiet one. The 1,
+    which is divided by the same root, keeps it. Powers of two take no multiplier.
+
+    >>> layer = InputLayer.of([20.0, 0.0], [-3, 2], [64.0, 0.5])
+    >>> x = layer.integers([[28.0, 0.25]])
+    >>> (layer.step(x)[0] / 2 ** layer.output.frac).tolist()
+    [[1.0, 1.0, 1.0]]
+    """
+
+    profile: NumericProfile
+    frac: np.ndarray  #: int ``[channels]``, of a frame
+    offset: np.ndarray  #: int ``[channels]``, with as many fraction bits
+    shift: np.ndarray  #: int ``[channels]``
+
+    @classmethod
+    def of(
+        cls, offset: Any, exponent: Any, largest: Any, *, profile: NumericProfile | str = S16,
+    ) -> InputLayer:
+        """Make the layer of constants for each channel, ``[channels]`` each.
+
+        Parameters
+        ----------
+        offset
+            What is subtracted: the mean of the channel, say.
+        exponent
+            Whole numbers: the difference is multiplied by 2 to their power, after which the
+            channels should be of like size, near 1.
+        largest
+            Magnitudes that the channel may have; what is beyond is clipped. The integers of a
+            channel are as fine as ``FRAME_BITS``, 16, allow.
+        profile
+            Numeric formats, or their name.
+
+        Raises
+        ------
+        ValueError
+            If the lengths differ, a number is not finite, an exponent is not whole, or an offset is
+            larger than the largest magnitude; the channel is named.
+        """
+        profile = profile_of(profile)
+        bits = FRAME_BITS
+        offsets, exponents, most = (np.asarray(each, dtype=np.float64) for each in (
+            offset, exponent, largest))
+        if not offsets.ndim == exponents.ndim == most.ndim == 1 or not (
+                0 < offsets.size == exponents.size == most.size):
+            raise ValueError(
+                f"offset, exponent and largest must have one number for each channel, got the "
+                f"shapes {offsets.shape}, {exponents.shape} and {most.shape}")
+        for channel, (each, power, limit) in enumerate(
+                zip(offsets, exponents, most, strict=True)):
+            if not (np.isfinite((each, power, limit)).all() and power == int(power)
+                    and abs(each) <= limit and limit > 0):
+                raise ValueError(
+                    f"channel {channel}: an offset of {each:g}, an exponent of {power:g} and a "
+                    f"largest magnitude of {limit:g} do not go together: finite numbers, a whole "
+                    f"one, and one above 0 that the offset does not pass")
+        # frexp: limit < 2^e, so the integers stay below 2^(bits - 1).
+        frac = bits - 1 - np.frexp(most)[1].astype(np.int64)
+        shift = frac - exponents.astype(np.int64) - profile.x.frac
+        beyond = np.flatnonzero(np.abs(shift) > bits)
+        if beyond.size:
+            raise ValueError(
+                f"channel {beyond[0]}: of numbers up to {most[beyond[0]]:g} nothing is left in "
+                f"{bits} bits times 2^{exponents[beyond[0]]:g}")
+        return cls(profile, frac, np.rint(np.ldexp(offsets, frac)).astype(np.int64), shift)
+
+    @property
+    def output(self) -> FixedPoint:  # type: ignore[override]
+        """The format of the residual stream."""
+        return self.profile.x
+
+    def integers(self, frames: Any) -> np.ndarray:
+        """Real frames ``[..., channels]`` as the integers that the layer takes, int64.
+
+        Rounded half up, and clipped. Raises ValueError if a frame has another length, or a number
+        is not finite.
+        """
+        values = np.asarray(frames, dtype=np.float64)
+        if values.shape[-1:] != self.frac.shape:
+            raise ValueError(f"frames must be [..., {self.columns}], got {list(values.shape)}")
+        if not np.isfinite(values).all():
+            raise ValueError("frames must be finite numbers")
+        limit = 1 << (self.bits - 1)
+        scaled = np.floor(np.ldexp(values, self.frac) + 0.5)
+        return np.clip(scaled, -limit, limit - 1).astype(np.int64)
+
+    def records(self, at: str = "", x: str = "x") -> list[Record]:
+        return [Input(f"{at}input", x, len(self.frac), FRAME_BITS, self.output)]
+
+    def matrices(self, at: str = "") -> dict[str, Projection]:
+        return {}
+
+    def vectors(self, at: str = "") -> dict[str, np.ndarray]:
+        return {f"{at}input.{part}": getattr(self, part) for part in ("offset", "shift", "frac")}
+
+
 def _projection(
     name: str, matrix: TernaryMatrix, profile: NumericProfile, output: FixedPoint,
 ) -> Projection:
@@ -390,6 +513,9 @@ class ResidualLayer(Layer):
     def matrices(self, at: str = "") -> dict[str, Projection]:
         return self.layer.matrices(self._inside(at))
 
+    def vectors(self, at: str = "") -> dict[str, np.ndarray]:
+        return self.layer.vectors(self._inside(at))
+
     def _inside(self, at: str) -> str:
         """What begins the names of the layer's records, of which another sum must differ."""
         return f"{at}residual." if isinstance(self.layer, ResidualLayer) else at
@@ -423,6 +549,9 @@ class SequentialLayer(Layer):
                 raise ValueError(
                     f"layer {index} gives {one.rows} values, and layer {index + 1} takes "
                     f"{following.columns}")
+            if isinstance(following.records()[0], Input):
+                raise ValueError(
+                    f"layer {index + 1} begins with an input, which is the first of all layers")
             if one.output.bits > input_bits(one.profile):
                 raise ValueError(
                     f"layer {index} gives {one.output.bits} bits, and a norm takes up to "
@@ -457,6 +586,10 @@ class SequentialLayer(Layer):
     def matrices(self, at: str = "") -> dict[str, Projection]:
         return {name: each for index, layer in enumerate(self.layers)
                 for name, each in layer.matrices(f"{at}{index}.").items()}
+
+    def vectors(self, at: str = "") -> dict[str, np.ndarray]:
+        return {name: each for index, layer in enumerate(self.layers)
+                for name, each in layer.vectors(f"{at}{index}.").items()}
 
 
 # Arguments ----------------------------------------------------------------------------

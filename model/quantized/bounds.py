@@ -20,6 +20,7 @@ from sterna.model.quantized.records import (
     Add,
     Embedding,
     Energy,
+    Input,
     Multiply,
     Narrow,
     Norm,
@@ -66,7 +67,7 @@ def tensor_bounds(
     """Bound every tensor of these records.
 
     ``given`` are the largest magnitudes of values that no record gives, ``vectors`` those of
-    :class:`Scale`. Returns ``{tap name:
+    :class:`Scale` and :class:`Input`. Returns ``{tap name:
     magnitude}``: the largest whole number that float64 has to hold on the way to that tensor,
     counted in units of its last fraction bit. It follows from formats and shifts alone, so it
     holds for every input.
@@ -77,6 +78,11 @@ def tensor_bounds(
         match record:
             case Embedding():
                 reach[record.name] = _reach(record.output)
+            case Input(name, x):
+                bounds[name] = max(
+                    _shifted(reach[x] + abs(int(offset)), int(shift)) for offset, shift in zip(
+                        vectors[f"{name}.offset"], vectors[f"{name}.shift"], strict=True))
+                reach[name] = _reach(record.output)
             case Narrow(name, x):
                 bounds[name] = _shifted(reach[x], record.shift)
                 reach[name] = _reach(record.output)

@@ -27,6 +27,7 @@ from sterna.model.quantized.bundled import BUNDLED, bundled_path
 from sterna.model.quantized.plan import StagePlan, formats_of, plan, shape_of
 from sterna.model.quantized.records import (
     Embedding,
+    Input,
     Project,
     Record,
     Recur,
@@ -127,6 +128,11 @@ class QuantizedModel:
         first, last = self.records[0], self.records[-1]
         if not isinstance(first, Embedding) or not isinstance(last, Project):
             raise ValueError("the first record must be an embedding, and the last a project")
+        for each in self.records[1:]:
+            if isinstance(each, Embedding | Input):
+                raise ValueError(
+                    f"the record {each.name} is an {type(each).__name__.lower()}, with which only "
+                    f"a list of records begins")
         object.__setattr__(self, "tokenizer", fitted(self.tokenizer, first.vocab))
         _check("embedding", self.embedding, (first.vocab, first.width), first.output)
         scales = {each.name: each for each in self.records if isinstance(each, Scale)}

@@ -26,6 +26,7 @@ from sterna.model.quantized.records import (
     Add,
     Embedding,
     Energy,
+    Input,
     Multiply,
     Narrow,
     Norm,
@@ -175,6 +176,15 @@ def sigmoid(z: Array, table: Array, low: int, step_bits: int) -> Array:
     return first + rs((table[i + 1] - first) * (u & ((1 << step_bits) - 1)), step_bits)
 
 
+def _scaled(x: Array, offset: Array, shift: Array, fmt: FixedPoint) -> Array:
+    """A frame less its offsets, shifted right channel by channel, and a 1 behind it."""
+    xp = array_namespace(x)
+    ones, down = xp.ones_like(shift), _clip(shift, 0)
+    value = (x - offset) << _clip(-shift, 0)
+    y = saturate((value + ((ones << down) >> 1)) >> down, fmt)
+    return xp.concat([y, xp.full_like(y[..., :1], 1 << fmt.frac)], axis=-1)
+
+
 class IntegerRecords:
     """Runs a list of records; it does not ask which architecture they spell.
 
@@ -191,7 +201,7 @@ class IntegerRecords:
     like
         An array of the namespace and device to compute with; NumPy if None.
     vectors
-        int ``[width]`` of each :class:`Scale`, by its name.
+        int ``[width]`` of each :class:`Scale`, by its name, and those of each :class:`Input`.
     """
 
     def __init__(
@@ -239,6 +249,10 @@ class IntegerRecords:
                 case Embedding():
                     assert self._embedding is not None
                     last = give(record.name, self._embedding[values["tokens"]])
+                case Input(name):
+                    last = give(name, _scaled(
+                        values[record.x], self._vectors[f"{name}.offset"],
+                        self._vectors[f"{name}.shift"], record.output))
                 case Narrow():
                     last = give(record.name, saturate(
                         rs(values[record.x], record.shift), record.output))

@@ -17,6 +17,7 @@ from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized.records import (
     Add,
     Embedding,
+    Input,
     Multiply,
     Norm,
     Project,
@@ -104,11 +105,11 @@ class _Planner:
         self._left = list(reversed(records))
         self._added = {each.x for each in records if isinstance(each, Add)}
         first = records[0]
-        if isinstance(first, Embedding):
-            self._expect(Embedding(first.name, first.vocab, first.width, profile.x))
+        if isinstance(first, Embedding | Input):
+            self._expect(replace(first, output=profile.x))
         # What is normalised next, what is added to, and their width.
         self._value = self._stream = (
-            first.name if isinstance(first, Embedding) else next(iter(reads(first))))
+            first.name if isinstance(first, Embedding | Input) else next(iter(reads(first))))
         self._width = first.width
         found = []
         while self._left:

@@ -17,9 +17,9 @@ from sterna.model.checks import check_fields, check_whole
 from sterna.model.config import ModelConfig
 from sterna.model.profile import FixedPoint, NumericProfile
 
-__all__ = ["Add", "Embedding", "Energy", "Multiply", "Narrow", "Norm", "Project", "Quantize",
-           "Record", "Recur", "Root", "Scale", "Sigmoid", "bitlinear", "glu", "glu_cell",
-           "language_model", "mlgru", "mlgru_cell", "reads", "records_from_json",
+__all__ = ["Add", "Embedding", "Energy", "Input", "Multiply", "Narrow", "Norm", "Project",
+           "Quantize", "Record", "Recur", "Root", "Scale", "Sigmoid", "bitlinear", "glu",
+           "glu_cell", "language_model", "mlgru", "mlgru_cell", "reads", "records_from_json",
            "records_to_json", "residual", "result_of", "row_suffix"]
 
 
@@ -31,6 +31,28 @@ class Embedding:
     vocab: int
     width: int
     output: FixedPoint
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """``name``: a frame of ``channels`` numbers of ``bits`` bits, each ``rs(x - offset, shift)``,
+    saturated to ``output``, and a 1 behind them.
+
+    ``{name}.offset`` and ``{name}.shift`` are stored vectors with a number for each channel, and
+    ``{name}.frac`` are the fraction bits of a frame; a negative shift is one to the left. A norm
+    takes the amplitude from a frame, and the 1 keeps it.
+    """
+
+    name: str
+    x: str
+    channels: int
+    bits: int
+    output: FixedPoint
+
+    @property
+    def width(self) -> int:
+        """Number of results."""
+        return self.channels + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +219,8 @@ class Add:
     saturates: bool = True
 
 
-Record: TypeAlias = (Embedding | Narrow | Scale | Norm | Energy | Root | Quantize | Project |
-                     Sigmoid | Recur | Multiply | Add)
+Record: TypeAlias = (Embedding | Input | Narrow | Scale | Norm | Energy | Root | Quantize |
+                     Project | Sigmoid | Recur | Multiply | Add)
 """One step of the arithmetic."""
 
 
@@ -225,6 +247,8 @@ def reads(record: Record) -> dict[str, int]:
     match record:
         case Embedding():
             return {}
+        case Input():
+            return {record.x: record.channels}
         case Project():
             return {f"{record.norm}.q": record.columns, f"{record.norm}.v": 1}
         case Quantize():

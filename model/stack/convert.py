@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from sterna.model.layers import (
     BitLinearLayer,
     GluLayer,
+    InputLayer,
     Layer,
     MlgruLayer,
     ResidualLayer,
@@ -28,12 +30,56 @@ from sterna.model.network.quantizers import ternary_codes
 from sterna.model.profile import S16, FixedPoint, NumericProfile, profile_of
 
 __all__ = [
-    "Residual", "States", "advance", "from_brevitas", "from_module", "initial_states",
+    "Input", "Residual", "States", "advance", "from_brevitas", "from_module", "initial_states",
     "ternary_matrix_of",
 ]
 
 States: TypeAlias = tuple[State, ...]
 """The state of every token mixer inside a module, in the order of computation."""
+
+
+class Input(nn.Module):
+    """What a network over a sensor begins with: ``[..., channels]`` to ``[..., channels + 1]``.
+
+    Each channel less an offset, times a power of two, and a 1 behind the channels; see
+    :class:`~sterna.model.layers.InputLayer` for why. :meth:`fit` takes the constants from data.
+    """
+
+    offset: Tensor
+    exponent: Tensor
+    largest: Tensor
+
+    def __init__(self, channels: int, numerics: Numerics = S16_LIMITS) -> None:
+        super().__init__()
+        self.numerics = numerics
+        self.register_buffer("offset", torch.zeros(channels))
+        self.register_buffer("exponent", torch.zeros(channels))
+        self.register_buffer("largest", torch.full((channels,), 8.0))
+
+    def fit(self, frames: Tensor) -> Input:
+        """Take offset and exponent from the mean and the deviation of each channel of ``frames
+        [..., channels]``, and let it go twice as far from the mean as in them; return itself.
+
+        Raises ValueError if frames have another length, there is none, or a number is not finite.
+        """
+        values = frames.detach().reshape(-1, frames.shape[-1]).double()
+        if values.shape[1] != len(self.offset) or not len(values):
+            raise ValueError(
+                f"frames must be [..., {len(self.offset)}], one or more, got {list(frames.shape)}")
+        if not values.isfinite().all():
+            raise ValueError("frames must be finite numbers")
+        mean, deviation = values.mean(dim=0), values.std(dim=0, correction=0)
+        # A channel that never changes says nothing.
+        deviation = torch.where(deviation > 0, deviation, 1)
+        most = mean.abs() + 2 * (values - mean).abs().amax(dim=0)
+        self.offset.copy_(mean)
+        self.exponent.copy_(-deviation.log2().round())
+        self.largest.copy_(torch.where(most > 0, most, 1))
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.numerics.x((x - self.offset) * self.exponent.exp2())
+        return torch.cat([y, torch.ones_like(y[..., :1])], dim=-1)
 
 
 class Residual(nn.Module):
@@ -103,7 +149,8 @@ def from_module(
     module: nn.Module, *, profile: NumericProfile | str = S16, output: FixedPoint | None = None,
 ) -> Layer:
     """The layer of integers of a ``BitLinear``, ``MLGRU``, ``GLU``, ``Residual``, or an
-    ``nn.Sequential`` of such, one inside the other as you like.
+    ``nn.Sequential`` of such, one inside the other as you like; first of all may stand an
+    ``Input``.
 
     ``profile`` has the numeric formats, or is their name. ``output`` is the format of the result,
     2 to 23 bits; None takes ``profile.z`` for a BitLinear at the end, and ``profile.x`` for the
@@ -130,6 +177,9 @@ def _layer(module: Any, at: str, profile: NumericProfile, output: FixedPoint | N
                 f"stream, got {output}")
         inner = _layer(module.inner, _inside(at, "inner"), profile, profile.x)
         return _named(at, ResidualLayer, inner)
+    if isinstance(module, Input):
+        return _named(at, InputLayer.of, *(_numpy(each) for each in (
+            module.offset, module.exponent, module.largest)), profile=profile)
     make: Callable[..., Layer]
     linears: Sequence[Any]
     match module:
@@ -142,7 +192,7 @@ def _layer(module: Any, at: str, profile: NumericProfile, output: FixedPoint | N
         case _:
             raise ValueError(
                 f"{at} is a {type(module).__name__}; there are layers for BitLinear, MLGRU, GLU, "
-                f"Residual and nn.Sequential")
+                f"Residual, Input and nn.Sequential")
     matrices = [_named(at, ternary_matrix_of, each) for each in linears]
     return _named(at, make, *matrices, profile=profile, output=output)
 

@@ -1,0 +1,75 @@
+"""What a network over a sensor begins with: offsets and powers of two, and a channel of ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from amaranth.hdl import Array, Const, Module, Signal, signed
+from amaranth.lib import wiring
+from amaranth.lib.data import ArrayLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.layers.layer_params import LayerParams
+from sterna.hw.parts.arithmetic import look_up, round_shift, saturate
+from sterna.hw.parts.pipeline import Pipeline
+from sterna.model.layers.layer import FRAME_BITS
+
+__all__ = ["FrameConstants", "FrameScaler"]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameConstants:
+    """What is subtracted from each channel, and by how many bits the difference is shifted."""
+
+    offset: Sequence[int]
+    shift: Sequence[int]
+
+
+class FrameScaler(wiring.Component):
+    """The values of :class:`~sterna.model.quantized.records.Input`, a word a cycle.
+
+    Members
+    -------
+    word : ``In``
+        Which word of the frame it is.
+    x : ``In(ArrayLayout(signed(FRAME_BITS), post_lanes))``
+    y : ``Out(ArrayLayout(signed(profile.x.bits), post_lanes))``
+        ``FRAME_STEPS`` cycles later; 0 behind the channel of ones.
+    """
+
+    def __init__(self, params: LayerParams, constants: FrameConstants) -> None:
+        self.params = params
+        fmt, lanes = params.profile.x, params.post_lanes
+        # Of what is behind the channels nothing is looked at: 0 less such an offset is one.
+        self._offsets = [*map(int, constants.offset), -1 << fmt.frac]
+        self._shifts = [*map(int, constants.shift), 0]
+        super().__init__({
+            "word": In(range(max(params.vector_beats, 2))),
+            "x": In(ArrayLayout(signed(FRAME_BITS), lanes)),
+            "y": Out(ArrayLayout(signed(fmt.bits), lanes))})
+
+    def elaborate(self, platform):
+        m = Module()
+        steps, fmt = Pipeline(m, Const(1)), self.params.profile.x
+        word, words = steps.register(self.word, "word"), range(1 << len(self.word))
+        for lane in range(self.params.post_lanes):
+            def at(values: Sequence[int], index: int, lane: int = lane) -> int:
+                """Of the channel that this lane has of a word."""
+                place = index * self.params.post_lanes + lane
+                return values[place] if place < len(values) else 0
+
+            is_channel = [-1] * (len(self._offsets) - 1)
+            mask, offset = (
+                look_up(self.word, partial(at, values), FRAME_BITS + 1).as_signed()
+                for values in (is_channel, self._offsets))
+            centred = steps.register((self.x[lane] & mask) - offset, f"centred{lane}")
+            shifts = sorted({at(self._shifts, index) for index in words})
+            shifted = [round_shift(centred, each) if each > 0 else centred.shift_left(-each)
+                       for each in shifts]
+            chosen = Signal(signed(max(map(len, shifted))), name=f"chosen{lane}")
+            m.d.comb += chosen.eq(Array(shifted)[look_up(
+                word, lambda index, at=at, shifts=shifts: shifts.index(at(self._shifts, index)))])
+            m.d.sync += self.y[lane].eq(saturate(chosen, fmt))
+        return m

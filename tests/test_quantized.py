@@ -85,7 +85,7 @@ CHANGES = {
     "size": (lambda h, t: h["records"][0].update(width=0),
              r"record 0 \(embedding\): width must be a whole number"),
     "kind": (lambda h, t: h["records"][1].update(kind="attention"),
-             "record 1 must be one of embedding, input, .* got 'attention'"),
+             "record 1 must be one of embedding, narrow, .* got 'attention'"),
     "input": (lambda h, t: h["records"].insert(1, {
         "kind": "input", "name": "frame", "x": "embedding.x", "channels": 12, "bits": 16,
         "output": {"bits": 16, "frac": 11}}), "the record frame is an input, with which only"),

@@ -219,8 +219,9 @@ class Add:
     saturates: bool = True
 
 
-Record: TypeAlias = (Embedding | Input | Narrow | Scale | Norm | Energy | Root | Quantize |
-                     Project | Sigmoid | Recur | Multiply | Add)
+# The compiled operators number the kinds in this order: a new one goes to the end.
+Record: TypeAlias = (Embedding | Narrow | Scale | Norm | Energy | Root | Quantize | Project |
+                     Sigmoid | Recur | Multiply | Add | Input)
 """One step of the arithmetic."""
 
 

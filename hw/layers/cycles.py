@@ -96,6 +96,8 @@ class _Layer(_Unit):
         super().__init__(params, params.post_lanes)
         self.own = self.words[0]
         self.total = params.vector_beats
+        # From the last word to its vector's largest magnitude.
+        self.way = params.frame_steps + (params.post_lanes - 1).bit_length()
         self.loaded = [False] * params.sequences
         self.word = 0
 
@@ -107,7 +109,6 @@ class _Layer(_Unit):
         """As of :class:`_Matrices`, for vectors of these sequences."""
         params, coming = self.params, list(sequences)
         expected = len(coming) * self.program[-1].groups * params.row_beats
-        levels = (params.post_lanes - 1).bit_length()
         while len(self.times) < expected:
             self.post.step()
             self.products.step()
@@ -119,7 +120,7 @@ class _Layer(_Unit):
                 if self.word == self.total:
                     self.word = 0
                     number = coming.pop(0)
-                    self.later(params.frame_steps + levels, self.completed, number // params.batch)
+                    self.later(self.way, self.completed, number // params.batch)
                     self.later(0, self._load, number)
             self.end_cycle()
             self.cycle += 1

@@ -181,7 +181,7 @@ def layer_sections(layer: Layer, params: LayerParams, cycles: UnitCycles) -> str
     start = (" `start` with the first word says that the vector begins a sequence; the first "
              "vector of each after a reset begins one in any case." if params.has_state else "")
     meaning = (
-        f"after the point, channel by channel: {', '.join(map(str, layer.fraction_bits))}"
+        f"bits after the point, channel by channel: {', '.join(map(str, layer.fraction_bits))}"
         if layer.fraction_bits is not None else
         f"{layer.input.frac} of them after the point" if layer.input else _NORMED)
     several = _SEQUENCES.format(

@@ -225,8 +225,8 @@ def emit_layer(
     matrices, scales and biases, and what is between.
 
     Stream ``vectors`` in: ``x``, some signed channels a word in the bits of the widest vector of
-    the profile (16 of S16, 12 of C12), of a frame in front of an ``InputLayer`` 16; with an MLGRU
-    also ``start``. Stream ``results`` out:
+    the profile (16 of S16, 12 of C12), or in 16 bits where an ``InputLayer`` comes first; with an
+    MLGRU also ``start``. Stream ``results`` out:
     ``y``, as many channels a word in format ``output``, and ``last``. With several sequences both
     have ``sequence``.
 

@@ -92,9 +92,9 @@ def test_a_loud_frame_is_no_quiet_one():
     ([], [], [], "one number for each channel"),
     ([0, np.nan], [0, 0], [1, 1], "channel 1: an offset of nan"),
     ([0], [0.5], [1], "channel 0: an offset of 0, an exponent of 0.5"),
-    ([0], [0], [0], "a largest magnitude of 0 do not go together"),
+    ([0], [0], [0], "a largest magnitude of 0: they must be finite"),
     ([3], [0], [2], "an offset of 3"),
-    ([0, 0], [0, -30], [1, 1], "channel 1: of numbers up to 1 nothing is left"),
+    ([0, 0], [0, -30], [1, 1], "channel 1: numbers up to 1 times 2\\^-30 are far outside"),
 ])
 def test_constants_of_frames_that_do_not_go_together_are_refused(
     offset, exponent, largest, message,

@@ -47,8 +47,8 @@ from sterna.model.quantized.plan import StageKind, plan
 from sterna.model.quantized.records import Input
 
 __all__ = [
-    "emit_layer", "emit_matrix", "layer_component", "matrix_component", "plan_layer",
-    "plan_matrices", "sha256_of"]
+    "emit_layer", "emit_matrix", "layer_component", "matrix_component", "plan_matrices",
+    "sha256_of"]
 
 _ROWS, _COLS, _LANES = 8, 128, 8
 """Sizes unless told otherwise; a smaller matrix gets a smaller array."""

@@ -42,7 +42,7 @@ class FrameScaler(wiring.Component):
     def __init__(self, params: LayerParams, constants: FrameConstants) -> None:
         self.params = params
         fmt, lanes = params.profile.x, params.post_lanes
-        # Of what is behind the channels nothing is looked at: 0 less such an offset is one.
+        # Whatever comes behind the channels counts as 0, and 0 minus this offset is one.
         self._offsets = [*map(int, constants.offset), -1 << fmt.frac]
         self._shifts = [*map(int, constants.shift), 0]
         super().__init__({

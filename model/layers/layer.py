@@ -340,8 +340,8 @@ class InputLayer(Layer):
     """What a network over a sensor begins with: each channel of a frame less an offset, times a
     power of two, and a 1 behind the channels. Make one with :meth:`of`.
 
-    A norm takes the amplitude from a frame: behind it a loud one looks like a quiet one. The 1,
-    which is divided by the same root, keeps it. Powers of two take no multiplier.
+    A norm removes the amplitude of a frame: behind it a loud one looks like a quiet one. The 1,
+    which is divided by the same root, preserves it. Powers of two need no multiplier.
 
     >>> layer = InputLayer.of([20.0, 0.0], [-3, 2], [64.0, 0.5])
     >>> x = layer.integers([[28.0, 0.25]])
@@ -368,7 +368,7 @@ class InputLayer(Layer):
             Whole numbers: the difference is multiplied by 2 to their power, after which the
             channels should be of like size, near 1.
         largest
-            Magnitudes that the channel may have; what is beyond is clipped. The integers of a
+            Largest magnitude of the channel; values beyond it are clipped. The integers of a
             channel are as fine as ``FRAME_BITS``, 16, allow.
         profile
             Numeric formats, or their name.
@@ -394,18 +394,19 @@ class InputLayer(Layer):
                     and abs(each) <= limit and limit > 0):
                 raise ValueError(
                     f"channel {channel}: an offset of {each:g}, an exponent of {power:g} and a "
-                    f"largest magnitude of {limit:g} do not go together: finite numbers, a whole "
-                    f"one, and one above 0 that the offset does not pass")
+                    f"largest magnitude of {limit:g}: they must be finite, the exponent whole, and "
+                    f"the largest magnitude above 0 and no less than that of the offset")
         # frexp: limit < 2^e, so the integers stay below 2^(bits - 1).
         frac = bits - 1 - np.frexp(most)[1].astype(np.int64)
         shift = frac - exponents.astype(np.int64) - profile.x.frac
         beyond = np.flatnonzero(np.abs(shift) > bits)
         if beyond.size:
             raise ValueError(
-                f"channel {beyond[0]}: of numbers up to {most[beyond[0]]:g} nothing is left in "
-                f"{bits} bits times 2^{exponents[beyond[0]]:g}")
+                f"channel {beyond[0]}: numbers up to {most[beyond[0]]:g} times "
+                f"2^{exponents[beyond[0]]:g} are far outside of {profile.x}")
         return cls(profile, frac, np.rint(np.ldexp(offsets, frac)).astype(np.int64), shift)
 
+    # In place of a field, which a property may not replace for mypy; nothing assigns it.
     @property
     def output(self) -> FixedPoint:  # type: ignore[override]
         """The format of the residual stream."""

@@ -40,7 +40,7 @@ class Input:
 
     ``{name}.offset`` and ``{name}.shift`` are stored vectors with a number for each channel, and
     ``{name}.frac`` are the fraction bits of a frame; a negative shift is one to the left. A norm
-    takes the amplitude from a frame, and the 1 keeps it.
+    removes the amplitude of a frame, and the 1 preserves it.
     """
 
     name: str

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
 from sterna.model.layers.matrix import MatrixLayer, Ternary, TernaryMatrix, ternary_matrix
-from sterna.model.profile import S16, FixedPoint, NumericProfile, profile_of
-from sterna.model.quantized.file import Projection
+from sterna.model.profile import PROFILES, S16, FixedPoint, NumericProfile, profile_of
+from sterna.model.quantized.entry import FRAMES, frame_integers
+from sterna.model.quantized.file import Projection, QuantizedModel
 from sterna.model.quantized.fixed import check_bias, quantize_projection
 from sterna.model.quantized.integer import ROWS, IntegerRecords
 from sterna.model.quantized.records import (
@@ -29,7 +31,7 @@ from sterna.model.quantized.records import (
 from sterna.model.quantized.taps import Tap, ignore, tap_tokens
 
 __all__ = ["BitLinearLayer", "GluLayer", "InputLayer", "Layer", "LayerOrWeights", "MlgruLayer",
-           "ResidualLayer", "SequentialLayer", "State", "input_bits", "layer_of",
+           "NetworkLayer", "ResidualLayer", "SequentialLayer", "State", "input_bits", "layer_of",
            "matrix_layer_of"]
 
 FRAME_BITS = 16
@@ -143,6 +145,27 @@ class Layer(ABC):
             y, state = self._advance(part, state, tap)
             rows.append(y)
         return xp.permute_dims(xp.concat(rows), (1, 0, 2)), state
+
+    def to_model(self, provenance: Mapping[str, Any] = MappingProxyType({})) -> QuantizedModel:
+        """The layer as a model, which can be saved: a network over frames, as it begins with an
+        :class:`InputLayer`.
+
+        ``provenance`` says where it comes from (JSON). Raises ValueError if the layer does not
+        begin with an input, has formats of its own, or does not have states of one length.
+        """
+        records = self.records(x=FRAMES)
+        if not isinstance(records[0], Input):
+            raise ValueError(
+                f"a model begins with an Input, which says how frames become integers; this layer "
+                f"begins with the {type(records[0]).__name__} {records[0].name}")
+        if PROFILES.get(self.profile.name) != self.profile:
+            raise ValueError(
+                f"a model of a network has the formats of {' or '.join(PROFILES)}, and profile "
+                f"{self.profile.name!r} of this layer has others")
+        return QuantizedModel(
+            tuple(records), self.profile.name, self.matrices(), None,
+            np.array(self.profile.sigmoid_table(), dtype=np.int32), dict(provenance),
+            vectors=self.vectors())
 
     def _advance(self, x: Array, state: State, tap: Tap) -> tuple[Array, State]:
         """Advance by a row of tokens, ``x [time, batch, columns]``."""
@@ -418,14 +441,7 @@ class InputLayer(Layer):
         Rounded half up, and clipped. Raises ValueError if a frame has another length, or a number
         is not finite.
         """
-        values = np.asarray(frames, dtype=np.float64)
-        if values.shape[-1:] != self.frac.shape:
-            raise ValueError(f"frames must be [..., {self.columns}], got {list(values.shape)}")
-        if not np.isfinite(values).all():
-            raise ValueError("frames must be finite numbers")
-        limit = 1 << (self.bits - 1)
-        scaled = np.floor(np.ldexp(values, self.frac) + 0.5)
-        return np.clip(scaled, -limit, limit - 1).astype(np.int64)
+        return frame_integers(frames, self.frac, self.bits)[0]
 
     def records(self, at: str = "", x: str = "x") -> list[Record]:
         return [Input(f"{at}input", x, len(self.frac), FRAME_BITS, self.output)]
@@ -593,11 +609,51 @@ class SequentialLayer(Layer):
                 for name, each in layer.vectors(f"{at}{index}.").items()}
 
 
+# A model ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkLayer(Layer):
+    """A network over frames as a layer. Raises ValueError for a language model."""
+
+    model: QuantizedModel
+
+    def __post_init__(self) -> None:
+        if not self.model.is_network:
+            raise ValueError("a language model is no layer: it takes tokens, and no frames")
+
+    # In place of a field, which a property may not replace for mypy; nothing assigns either.
+    @property
+    def profile(self) -> NumericProfile:  # type: ignore[override]
+        """That of the model."""
+        return self.model.profile
+
+    @property
+    def output(self) -> FixedPoint:  # type: ignore[override]
+        """The format of its results."""
+        return self.model.logit
+
+    def records(self, at: str = "", x: str = "x") -> list[Record]:
+        def moved(record: Record) -> Record:
+            names = {each.name: value for each in fields(record)
+                     if isinstance(value := getattr(record, each.name), str)}
+            return replace(record, **{
+                name: x if value == FRAMES else f"{at}{value}" for name, value in names.items()})
+
+        return [moved(each) for each in self.model.records]
+
+    def matrices(self, at: str = "") -> dict[str, Projection]:
+        return {f"{at}{name}": each for name, each in self.model.projections.items()}
+
+    def vectors(self, at: str = "") -> dict[str, np.ndarray]:
+        return {f"{at}{name}": each for name, each in self.model.vectors.items()}
+
+
 # Arguments ----------------------------------------------------------------------------
 
 
-LayerOrWeights: TypeAlias = Layer | MatrixLayer | Ternary
-"""What is taken for a layer: one, or the ternary matrix of a BitLinear."""
+LayerOrWeights: TypeAlias = Layer | MatrixLayer | QuantizedModel | Ternary
+"""What is taken for a layer: one, a network, or the ternary matrix of a BitLinear."""
 
 
 def layer_of(
@@ -608,6 +664,8 @@ def layer_of(
 
     Raises ValueError if the weights are none, or formats are given for a layer, which has its own.
     """
+    if isinstance(layer_or_weights, QuantizedModel):
+        layer_or_weights = NetworkLayer(layer_or_weights)
     if not isinstance(layer_or_weights, Layer | MatrixLayer):
         return BitLinearLayer.of(
             layer_or_weights, profile=S16 if profile is None else profile, output=output)

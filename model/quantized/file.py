@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,13 @@ from safetensors.numpy import save as save_safetensors
 from sterna.model.checks import check_fields
 from sterna.model.config import ModelConfig
 from sterna.model.files import check_unpublished, write_atomically
-from sterna.model.profile import FixedPoint, NumericProfile
+from sterna.model.profile import FixedPoint, NumericProfile, profile_of
 from sterna.model.quantized.bounds import check_bounds
 from sterna.model.quantized.bundled import BUNDLED, bundled_path
+from sterna.model.quantized.entry import Entry, frame_integers
 from sterna.model.quantized.plan import StagePlan, formats_of, plan, shape_of
 from sterna.model.quantized.records import (
+    Add,
     Embedding,
     Input,
     Project,
@@ -50,6 +53,7 @@ _HEADER_KEY = "sterna"
 _HEADER_FIELDS = ("format", "version", "records", "profile", "tokenizer", "provenance")
 _MERGES, _JSON = "tokenizer.merges", "tokenizer.json"
 _VECTOR = FixedPoint(24, 0)
+_EXPONENTS = 1100   # of all numbers of float64
 _OTHER_FILES = {
     ".onnx": "; an ONNX file is made from a quantised model: give that one",
     ".pt": "; a checkpoint has to be quantised first: sterna quantize",
@@ -84,28 +88,30 @@ class Projection:
 
 @dataclass(frozen=True)
 class QuantizedModel:
-    """A MatMul-free language model in integers.
+    """A MatMul-free model in integers: a language model, or a network over frames of a sensor.
 
     Parameters
     ----------
     records
-        What a token goes through, step by step.
+        What a token goes through, step by step; a frame, if they begin with an
+        :class:`~sterna.model.quantized.records.Input` in place of an embedding.
     profile_name
         Name of the formats in the records: S16, C12, P24.
     projections
         Every ternary matrix, by the names and in the order of the records.
-    embedding
-        int16 or int32 ``[vocab, width]`` in the format of its record.
+    table
+        int16 or int32 ``[vocab, width]`` of the embedding, in the format of its record; None for a
+        network.
     sigmoid
         int16 or int32 table, as :func:`~sterna.model.profile.sigmoid_table` defines it.
     provenance
         Where the model comes from: corpus, training, held-out figures, versions (JSON).
     tokenizer
         Between text and the tokens of the vocabulary; bytes by default, of which a model may know
-        fewer than 256.
+        fewer than 256. It means nothing for a network.
     vectors
         int16 or int32 ``[width]`` of every :class:`~sterna.model.quantized.records.Scale`, by its
-        name.
+        name, or ``[channels]`` of an :class:`~sterna.model.quantized.records.Input`.
 
     Raises
     ------
@@ -118,7 +124,7 @@ class QuantizedModel:
     records: tuple[Record, ...]
     profile_name: str
     projections: dict[str, Projection]
-    embedding: np.ndarray
+    table: np.ndarray | None
     sigmoid: np.ndarray
     provenance: dict[str, Any] = field(default_factory=dict)
     tokenizer: Tokenizer = BYTES
@@ -126,25 +132,27 @@ class QuantizedModel:
 
     def __post_init__(self) -> None:
         first, last = self.records[0], self.records[-1]
-        if not isinstance(first, Embedding) or not isinstance(last, Project):
-            raise ValueError("the first record must be an embedding, and the last a project")
+        entry = Entry.of(self.records)
+        if not isinstance(last, Project | Add):
+            raise ValueError("the last record must be a project or an add")
         for each in self.records[1:]:
             if isinstance(each, Embedding | Input):
                 raise ValueError(
                     f"the record {each.name} is an {type(each).__name__.lower()}, with which only "
                     f"a list of records begins")
-        object.__setattr__(self, "tokenizer", fitted(self.tokenizer, first.vocab))
-        _check("embedding", self.embedding, (first.vocab, first.width), first.output)
-        scales = {each.name: each for each in self.records if isinstance(each, Scale)}
+        if isinstance(first, Embedding):
+            object.__setattr__(self, "tokenizer", fitted(self.tokenizer, first.vocab))
+            _check("embedding", self.embedding, (first.vocab, first.width), first.output)
+        vectors = _vectors_of(self.records)
         if list(self.projections) != list(self.projects):
             raise ValueError(
                 f"projections must be {list(self.projects)}, got {list(self.projections)}")
-        if list(self.vectors) != list(scales):
-            raise ValueError(f"vectors must be {list(scales)}, got {list(self.vectors)}")
+        if list(self.vectors) != list(vectors):
+            raise ValueError(f"vectors must be {list(vectors)}, got {list(self.vectors)}")
         for name, project in self.projects.items():
             _check_projection(project, self.projections[name])
-        for name, scale in scales.items():
-            _check(name, self.vectors[name], (scale.width,), _VECTOR)
+        for name, (width, low, high) in vectors.items():
+            _check_range(name, self.vectors[name], (width,), low, high)
         if len({(each.width, each.output.bits) for each in self.states}) != 1:
             raise ValueError("there must be states, all of the same width and number of bits")
         tables = {(each.z, each.frac, each.step_bits) for each in self.records
@@ -159,26 +167,68 @@ class QuantizedModel:
             _check_range("sigmoid", self.sigmoid, (entries,), 0, (1 << frac) - 1)
         if np.any(np.diff(self.sigmoid) < 0):
             raise ValueError("sigmoid must not decrease from one entry to the next")
-        check_bounds(self.records, self.projections, vectors=self.vectors)
+        check_bounds(self.records, self.projections, entry.reach, self.vectors)
+
+    @cached_property
+    def entry(self) -> Entry:
+        """What it takes at every step: tokens, or frames."""
+        return Entry.of(self.records)
+
+    @property
+    def is_network(self) -> bool:
+        """Whether it takes frames."""
+        return isinstance(self.records[0], Input)
+
+    def check_language(self) -> None:
+        """Raise ValueError for a network, which has no tokens and no text."""
+        if self.is_network:
+            raise ValueError(
+                f"a network over frames of {self.entry.shape[0]} channels, not a language model: "
+                f"sterna run gives its results")
+
+    @property
+    def embedding(self) -> np.ndarray:
+        """int16 or int32 ``[vocab, width]``; ValueError for a network, which has none."""
+        self.check_language()
+        assert self.table is not None
+        return self.table
 
     @property
     def vocab(self) -> int:
-        """Number of tokens."""
+        """Number of tokens; ValueError for a network."""
         return len(self.embedding)
 
     @property
     def row(self) -> FixedPoint:
-        """Format of the embedding."""
+        """Format of the first vector."""
         first = self.records[0]
-        assert isinstance(first, Embedding)
+        assert isinstance(first, Embedding | Input)
         return first.output
 
     @property
     def logit(self) -> FixedPoint:
-        """Format of the logits."""
+        """Format of the logits, or of the results of a network."""
         last = self.records[-1]
-        assert isinstance(last, Project)
+        assert isinstance(last, Project | Add)
         return last.output
+
+    @property
+    def fraction_bits(self) -> np.ndarray:
+        """Of each channel of a frame, int ``[channels]``; ValueError for a language model."""
+        if not self.is_network:
+            raise ValueError("a language model, which takes tokens and no frames")
+        return self.vectors[f"{self.records[0].name}.frac"]
+
+    def integers(self, frames: Any) -> tuple[np.ndarray, int]:
+        """Real frames ``[..., channels]`` as a network takes them, int64, rounded half up and
+        clipped; and how many numbers were clipped.
+
+        Raises ValueError if a frame has another length, a number is not finite, or the model is a
+        language model.
+        """
+        first, frac = self.records[0], self.fraction_bits
+        assert isinstance(first, Input)
+        return frame_integers(frames, frac, first.bits)
 
     @cached_property
     def projects(self) -> dict[str, Project]:
@@ -192,45 +242,54 @@ class QuantizedModel:
 
     @property
     def is_own(self) -> bool:
-        """Whether the model is of Sterna's own architecture."""
+        """Whether the model is a network, or of Sterna's own architecture."""
         try:
-            return bool(self.stages)
+            return self.is_network or bool(self.config)
         except ValueError:
             return False
 
-    @property
+    @cached_property
     def config(self) -> ModelConfig:
-        """The shape of a model of Sterna's own architecture; ValueError if it is of another."""
-        return self._own[0]
-
-    @property
-    def profile(self) -> NumericProfile:
-        """Its formats; ValueError as for :attr:`config`."""
-        return self._own[1]
-
-    @property
-    def stages(self) -> tuple[StagePlan, ...]:
-        """What a token goes through, by stages; ValueError as for :attr:`config`."""
-        return self._own[2]
+        """The shape of a language model of Sterna's own architecture; ValueError if it is of
+        another, or a network."""
+        self.check_language()
+        stages = self.stages
+        try:
+            return shape_of(stages)
+        except ValueError as error:
+            raise self._foreign(error) from error
 
     @cached_property
-    def _own(self) -> tuple[ModelConfig, NumericProfile, tuple[StagePlan, ...]]:
+    def profile(self) -> NumericProfile:
+        """Its formats; ValueError as for :attr:`stages`."""
         try:
-            profile = formats_of(self.records, self.profile_name)
-            stages = plan(self.records, profile)
-            return shape_of(stages), profile, stages
+            if self.is_network:
+                return replace(profile_of(self.profile_name), logit=self.logit)
+            return formats_of(self.records, self.profile_name)
         except ValueError as error:
-            raise ValueError(
-                f"a model of another architecture than Sterna's own, such as hgrn_bit of a "
-                f"converted checkpoint, has no gateware, no web page, and no ONNX form but exact: "
-                f"{error}") from error
+            raise self._foreign(error) from error
+
+    @cached_property
+    def stages(self) -> tuple[StagePlan, ...]:
+        """What a token or a frame goes through, by stages; ValueError if hardware computes no such
+        records."""
+        profile = self.profile
+        try:
+            return plan(self.records, profile)
+        except ValueError as error:
+            raise self._foreign(error) from error
+
+    def _foreign(self, error: ValueError) -> ValueError:
+        return ValueError(
+            f"no unit computes these layers in this order: {error}" if self.is_network else
+            f"a model of another architecture than Sterna's own, such as hgrn_bit of a converted "
+            f"checkpoint, has no gateware, no web page, and no ONNX form but exact: {error}")
 
     def to_bytes(self) -> bytes:
         """Serialise; the same model gives the same bytes."""
-        tensors: dict[str, np.ndarray] = {
-            "embedding": _narrowest(self.embedding),
-            "sigmoid": _narrowest(self.sigmoid),
-        }
+        tensors = {"sigmoid": _narrowest(self.sigmoid)}
+        if self.table is not None:
+            tensors["embedding"] = _narrowest(self.table)
         for name, projection in self.projections.items():
             tensors[f"{name}.weight"] = pack_trits(projection.weight)
             tensors[f"{name}.bias"] = _narrowest(projection.bias)
@@ -243,7 +302,7 @@ class QuantizedModel:
             "version": FORMAT_VERSION,
             "records": records_to_json(self.records),
             "profile": self.profile_name,
-            "tokenizer": self.tokenizer.to_json(),
+            "tokenizer": None if self.is_network else self.tokenizer.to_json(),
             "provenance": self.provenance,
         }
         # Tensors, as text would make the header of a large vocabulary longer than a reader wants
@@ -326,10 +385,12 @@ def _parse(blob: bytes) -> QuantizedModel:
     if not isinstance(header["profile"], str):
         raise ValueError(f"profile must be a name, got {header['profile']!r}")
     records = records_from_json(header["records"])
-    tokenizer = _read_tokenizer(header, tensors)
+    has_text = not isinstance(records[0], Input)
+    tokenizer = _read_tokenizer(header, tensors) if has_text else BYTES
     projects = {each.name: each for each in records if isinstance(each, Project)}
-    scales = [each.name for each in records if isinstance(each, Scale)]
-    wanted = {"embedding", "sigmoid"} | {f"{name}.vector" for name in scales} | {
+    vectors = _vectors_of(records)
+    wanted = {"sigmoid"} | ({"embedding"} if has_text else set()) | {
+        f"{name}.vector" for name in vectors} | {
         f"{name}.{part}" for name in projects for part in ("weight", "bias", "scale")}
     if set(tensors) != wanted:
         odd = sorted(set(tensors) ^ wanted)
@@ -347,8 +408,22 @@ def _parse(blob: bytes) -> QuantizedModel:
         projections[name] = Projection(
             weight, tensors[f"{name}.bias"], int(scale[0]), int(scale[1]))
     return QuantizedModel(
-        records, header["profile"], projections, tensors["embedding"], tensors["sigmoid"],
-        header["provenance"], tokenizer, {name: tensors[f"{name}.vector"] for name in scales})
+        records, header["profile"], projections, tensors.get("embedding"), tensors["sigmoid"],
+        header["provenance"], tokenizer, {name: tensors[f"{name}.vector"] for name in vectors})
+
+
+def _vectors_of(records: Sequence[Record]) -> dict[str, tuple[int, int, int]]:
+    """The vectors that records store: length, smallest and largest number."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for each in records:
+        match each:
+            case Scale(name, width=width):
+                found[name] = width, _VECTOR.min, _VECTOR.max
+            case Input(name, channels=channels, bits=bits):
+                found[f"{name}.offset"] = channels, -1 << bits, 1 << bits
+                found[f"{name}.shift"] = channels, -bits, bits
+                found[f"{name}.frac"] = channels, -_EXPONENTS, _EXPONENTS
+    return found
 
 
 def _read_tokenizer(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> Tokenizer:

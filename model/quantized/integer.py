@@ -327,7 +327,7 @@ class IntegerModel:
         self._xp = array_namespace(like)
         self._device = device(like)
         self._records = IntegerRecords(
-            model.records, model.projections, model.sigmoid, like, model.embedding, model.vectors)
+            model.records, model.projections, model.sigmoid, like, model.table, model.vectors)
 
     def start(self, batch: int = 1) -> Array:
         """The state at the start of a sequence: zeros, int64 ``[layers, batch, d]``."""
@@ -335,12 +335,13 @@ class IntegerModel:
         return self._xp.zeros(shape, dtype=self._xp.int64, device=self._device)
 
     def step(self, tokens: Array, state: Array, tap: Tap = ignore) -> tuple[Array, Array]:
-        """Advance every sequence by one token.
+        """Advance every sequence by one token, or by one frame.
 
         Parameters
         ----------
         tokens
-            int64 ``[batch]``, each below ``model.vocab``.
+            int64 ``[batch]``, each below ``model.vocab``; of a network ``[batch, channels]``, as
+            ``model.integers`` makes them.
         state
             int64 ``[layers, batch, d]``; it is not modified.
         tap
@@ -349,13 +350,14 @@ class IntegerModel:
         Returns
         -------
         logits, state
-            int64 ``[batch, vocab]`` in format ``model.logit``, and the new state.
+            int64 ``[batch, vocab]`` in format ``model.logit``, of a network its results, and the
+            new state.
 
         Raises
         ------
         ValueError
-            If a token is outside the vocabulary, or the state has another shape or leaves
-            its format.
+            If a token is outside the vocabulary, a frame of another length or range, or the state
+            has another shape or leaves its format.
         """
         logits, state = self._advance(tokens[None], state, tap)
         return logits[0], state
@@ -363,22 +365,24 @@ class IntegerModel:
     def run(
         self, tokens: Array, state: Array | None = None, tap: Tap = ignore,
     ) -> tuple[Array, Array]:
-        """Run ``tokens [batch, length]``; return logits ``[batch, length, vocab]``, state.
+        """Run ``tokens [batch, length]``, or frames ``[batch, length, channels]``; return logits
+        ``[batch, length, vocab]``, or results, and the state.
 
         ``tap`` is called as by :meth:`step`, token after token.
         """
-        xp, (batch, length) = self._xp, tokens.shape
+        xp, (batch, length) = self._xp, tokens.shape[:2]
         state = self.start(batch) if state is None else state
         rows, most = [], max(ROWS // max(batch, 1), 1)
         for first in range(0, length, most):
-            part = xp.permute_dims(tokens[:, first:first + most], (1, 0))
+            part = xp.permute_dims(
+                tokens[:, first:first + most], (1, 0, *range(2, tokens.ndim)))
             logits, state = self._advance(part, state, tap)
             rows.append(logits)
         return xp.permute_dims(xp.concat(rows), (1, 0, 2)), state
 
     def _advance(self, tokens: Array, state: Array, tap: Tap) -> tuple[Array, Array]:
         """Logits ``[length, batch, vocab]`` of ``tokens [length, batch]``, and the state."""
-        xp, model = self._xp, self.model
+        xp, model, entry = self._xp, self.model, self.model.entry
         h = model.states[0].output
         shape = (len(model.states), tokens.shape[1], model.states[0].width)
         if tuple(state.shape) != shape:
@@ -387,11 +391,17 @@ class IntegerModel:
             raise ValueError(
                 f"state must be from {h.min} to {h.max}, "
                 f"got {int(xp.min(state))} to {int(xp.max(state))}")
-        if bool(xp.any(tokens < 0)) or bool(xp.any(tokens >= model.vocab)):
+        if tuple(tokens.shape[2:]) != entry.shape or not xp.isdtype(tokens.dtype, "integral"):
             raise ValueError(
-                f"tokens must be from 0 to {model.vocab - 1}, got {tokens.tolist()}")
-        values = {"tokens": tokens}
+                f"{entry.name} of a step must be whole numbers "
+                f"[{', '.join(['batch', *map(str, entry.shape)])}], got {tokens.dtype} "
+                f"{list(tokens.shape[1:])}")
+        if bool(xp.any(tokens < entry.low)) or bool(xp.any(tokens > entry.high)):
+            raise ValueError(
+                f"{entry.name} must be from {entry.low} to {entry.high}, got "
+                f"{int(xp.min(tokens))} to {int(xp.max(tokens))}")
+        values = {entry.name: tokens}
         logits, new_state = self._records.run(values, list(state))
-        del values["tokens"]
-        tap_tokens(tap, values | {"logits": logits})
+        del values[entry.name]
+        tap_tokens(tap, values | {entry.result: logits})
         return logits, xp.stack(new_state)

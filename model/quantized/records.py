@@ -301,13 +301,15 @@ def records_from_json(content: Any) -> tuple[Record, ...]:
     """Undo :func:`records_to_json`.
 
     Raises ValueError if a record is of an unknown kind, has a field missing, unknown, of another
-    type or out of range, reads a value that no record before it gives or one of another width, or
-    gives one that another gave; the record is named.
+    type or out of range, reads a value that no record before it gives or one of another width
+    (but for the frames of an input at the beginning), or gives one that another gave; the record is
+    named.
     """
     if not isinstance(content, list) or not content:
         raise ValueError(f"records must be a list, got {content!r:.40}")
     records = tuple(_record(i, each) for i, each in enumerate(content))
-    widths: dict[str, int] = {}
+    first = records[0]
+    widths = reads(first) if isinstance(first, Input) else {}
     for record in records:
         for name, width in reads(record).items():
             if widths.get(name) != width:

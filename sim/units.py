@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from sterna.export.runtime.runtime import token_array
 from sterna.hw.catalog import emit_verilog, unit_named
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts
@@ -143,11 +142,11 @@ def simulate(
     spec = unit_named(unit)
     if spec.stimulus is None:
         return simulate_core(
-            model, [token_array(tokens, ["length"], model.vocab).tolist()], 1,
+            model, [model.entry.array(tokens, ["length"]).tolist()], 1,
             simulator=simulator, waves=waves, work=work, seed=seed, emitted=emitted,
             prepare=prepare, progress=progress, **sizes)
     spec.check_sizes(sizes)
-    tokens = token_array(tokens, ["length"], model.vocab)
+    tokens = model.entry.array(tokens, ["length"])
     check_waves(waves, simulator)
     check_simulator(simulator, work)
     if emitted is not None:

@@ -182,7 +182,7 @@ def test_bad_arguments_are_refused(model):
         (lambda: OnnxModel(proto).run(row), r"whole numbers \[batch, length\], .* got int64 \[3\]"),
         (lambda: check_exact(model, proto, row), r"tokens must be whole numbers \[batch, length\]"),
         (lambda: check_exact(other, proto, row[None]),
-         r"65 tokens and states \[2, 12\], the model 256 and \[1, 8\]"),
+         r"65 tokens and states \[2, 12\], the model 256 tokens and \[1, 8\]"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -299,11 +299,12 @@ def _library(
     # What cannot be used is refused before they are compiled, not after.
     if model.endswith(".onnx"):
         info = OnnxFile.read(model).info
-        kind, tokenizer = info.form, info.tokenizer
+        kind, entry, tokenizer = info.form, info.entry, info.tokenizer
     else:
         loaded = load_model(model)
-        kind, tokenizer = _form("exact" if form is None else form), loaded.tokenizer
-    check_ops_form(kind, model)
+        kind = _form("exact" if form is None else form)
+        entry, tokenizer = loaded.entry, loaded.tokenizer
+    check_ops_form(kind, entry, model)
     check_prompts(prompts, tokenizer)
     from sterna.export.native.ops import build_ops
     with progress_bar("compiling the operators", quiet) as move:

@@ -28,12 +28,19 @@ def build(
     ``state_out``. Logits and state are int32, in the form ``fast`` float32 in real units. With
     ``one_token`` the length is 1, there is no ``logits_from`` and no loop in the graph.
 
+    A network takes ``frames`` int32 ``[batch, length, channels]`` and ``results_from``, and gives
+    ``results`` int32.
+
     Raises
     ------
     ValueError
         If the form is unknown, or the model does not fit it.
     """
     form = one_of("form", form, Form)
+    if model.is_network and form is not Form.EXACT:
+        raise ValueError(
+            f"the form {form} is for language models, and this is a network over {model.entry}: "
+            f"take exact")
     if form.exact:
         proto = build_exact(model, one_token=one_token, float_products=form is Form.WEB)
     else:

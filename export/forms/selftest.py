@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -21,10 +22,12 @@ from sterna.export.float.reference import float_logits
 from sterna.export.graph.file import OnnxFile
 from sterna.export.graph.metadata import GraphInfo, OnnxFileError
 from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.entry import Entry
 from sterna.model.quantized.integer import IntegerModel
 
-__all__ = ["SELF_TEST", "SelfTestError", "check_checksum", "check_self_test", "digest_of",
-           "get_property", "record", "seal", "set_property", "signal_to_noise"]
+__all__ = ["FORMULA", "SELF_TEST", "SelfTestError", "check_checksum", "check_self_test",
+           "digest_of", "formula_values", "get_property", "record", "seal", "set_property",
+           "signal_to_noise"]
 
 SELF_TEST, _CHECKSUM = "sterna.self_test", "sterna.sha256"
 _BATCH, _LENGTH = 2, 8
@@ -60,8 +63,8 @@ class SelfTestError(OnnxFileError):
 
 def record(proto: onnx.ModelProto, model: QuantizedModel, info: GraphInfo) -> None:
     """Store the test and the checksum in the metadata of ``proto``."""
-    tokens = _tokens(info.vocab)
-    test: dict[str, object] = {"tokens": tokens.tolist()}
+    tokens = _steps(info.entry)
+    test: dict[str, object] = {info.entry.name: tokens.tolist()}
     if info.exact:
         test["sha256"] = digest_of(*IntegerModel(model).run(tokens))
     else:
@@ -104,7 +107,7 @@ def check_self_test(proto: onnx.ModelProto, info: GraphInfo, graph: Runner) -> N
     """
     try:
         test = json.loads(get_property(proto, SELF_TEST))
-        tokens = np.array(test["tokens"], dtype=np.int64)
+        tokens = np.array(test[info.entry.name], dtype=np.int64)
         expected = test["sha256"] if info.exact else np.array(test["logits"])
     except (KeyError, TypeError, ValueError) as error:
         raise OnnxFileError(f"the test in the file is damaged ({error})") from error
@@ -114,7 +117,7 @@ def check_self_test(proto: onnx.ModelProto, info: GraphInfo, graph: Runner) -> N
         last, state_last = _joined([graph.prefill(tokens[call]) for call in calls])
         first = np.repeat(tokens[:1], graph.batch or 1, axis=0)
         rows, state_alone = [], graph.start(len(first))
-        for token in first.T:
+        for token in np.moveaxis(first, 1, 0):
             row, state_alone = graph.step(token, state_alone)
             rows.append(row[:1])
         state_alone = state_alone[:, :1]
@@ -166,10 +169,29 @@ def signal_to_noise(right: np.ndarray, got: np.ndarray) -> float:
     return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
-def _tokens(vocab: int) -> np.ndarray:
-    """Tokens spread over the vocabulary, int64 ``[2, 8]``."""
-    return np.array([[(37 * t + 101 * row + 32) % vocab for t in range(_LENGTH)]
-                     for row in range(_BATCH)], dtype=np.int64)
+def _steps(entry: Entry) -> np.ndarray:
+    """Tokens spread over the vocabulary, int64 ``[2, 8]``; or frames ``[2, 8, channels]``, of which
+    each is half as large as the one before."""
+    row, t = np.indices((_BATCH, _LENGTH))
+    if not entry.shape:
+        return (37 * t + 101 * row + 32) % (entry.high + 1)
+    return formula_values((_BATCH, _LENGTH, *entry.shape), entry.high.bit_length() + 1) >> t[
+        ..., None]
+
+
+FORMULA = (
+    "i counts the values [batch, steps, columns] from 1; a = i * 2654435761 mod 2^32; "
+    "b = (a xor (a >> 15)) * 2246822519 mod 2^32; value = (b >> (32 - bits)) - 2^(bits - 1)")
+
+
+def formula_values(shape: Sequence[int], bits: int) -> np.ndarray:
+    """Those of :data:`FORMULA`, int64 of ``bits`` signed bits."""
+    mask = np.uint64((1 << 32) - 1)
+    count = np.arange(1, math.prod(shape) + 1, dtype=np.uint64)
+    a = count * np.uint64(2654435761) & mask
+    b = (a ^ a >> np.uint64(15)) * np.uint64(2246822519) & mask
+    values = (b >> np.uint64(32 - bits)).astype(np.int64) - (1 << (bits - 1))
+    return values.reshape(*shape)
 
 
 def digest_of(*arrays: np.ndarray) -> str:

@@ -12,6 +12,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from sterna.model.profile import FixedPoint
+from sterna.model.quantized import QuantizedModel
 
 __all__ = ["CONTRIB", "MINIMUM_ONNXRUNTIME", "OPSET", "GraphBuilder", "model_proto", "recurrence",
            "value_info"]
@@ -130,20 +131,31 @@ def recurrence(cell: GraphBuilder, width: int, kind: int) -> onnx.GraphProto:
 
 
 def model_proto(
-    graph: GraphBuilder, vocab: int, state: Sequence[int], number: int, one_token: bool,
-    state_text: str = "", logit_text: str = "",
+    graph: GraphBuilder, model: QuantizedModel, number: int, one_token: bool,
 ) -> onnx.ModelProto:
-    """The file of a graph that runs tokens from a state ``[layers, batch, d]`` of ``number``s, a
-    value of ``TensorProto.DataType``, without metadata."""
-    layers, d = state
-    kept = [layers, "batch", d]
+    """The file of a graph that runs tokens, or frames, of ``model`` from a state ``[layers, batch,
+    d]``, without metadata; state and results are ``number``s, a value of ``TensorProto.DataType``.
+    """
+    entry, h = model.entry, model.states[0]
+    kept = [len(model.states), "batch", h.width]
     length, wanted = (1, 1) if one_token else ("length", "wanted")
+    exact = number == TensorProto.INT32
+    frames = bool(entry.shape)
+    accepted = f"from {entry.low} to {entry.high}"
+    if frames:
+        accepted += (f", fraction bits of each channel: "
+                     f"{', '.join(map(str, model.fraction_bits))}")
+    step, whole = ("frame", "sequence") if frames else ("token", "text")
     inputs = [
-        value_info("tokens", TensorProto.INT64, ["batch", length], f"from 0 to {vocab - 1}"),
-        value_info("state", number, kept, f"zeros at the start of a text{state_text}"),
-        value_info("logits_from", TensorProto.INT64, [1],
-                   "the first token of the call whose logits are wanted; -1 is the last")]
+        value_info(entry.name, TensorProto.INT32 if frames else TensorProto.INT64,
+                   ["batch", length, *entry.shape], accepted),
+        value_info("state", number, kept, f"zeros at the start of a {whole}"
+                   + (f"; {h.output.bits} signed bits" if exact else "")),
+        value_info(f"{entry.result}_from", TensorProto.INT64, [1],
+                   f"the first {step} of the call whose {entry.result} are wanted; -1 is the "
+                   f"last")]
     return graph.proto(
         "sterna_model", inputs[:2] if one_token else inputs,
-        [value_info("logits", number, ["batch", wanted, vocab], logit_text),
+        [value_info(entry.result, number, ["batch", wanted, model.records[-1].width],
+                    f"{model.logit.frac} fraction bits" if exact else ""),
          value_info("state_out", number, kept, "state for the next call")])

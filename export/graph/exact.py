@@ -24,6 +24,7 @@ from sterna.export.graph.builder import GraphBuilder, model_proto, recurrence, v
 from sterna.export.graph.weights import append_weight
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.bounds import folds_bias, tensor_bounds
+from sterna.model.quantized.entry import Entry
 from sterna.model.quantized.records import (
     Add,
     Embedding,
@@ -59,42 +60,53 @@ def build_exact(
     of the call whose logits are wanted, negative from its end. Outputs: ``logits`` int32 ``[batch,
     tokens wanted, vocab]`` and ``state_out`` int32 ``[layers, batch, d]`` after the last token.
 
+    A network takes ``frames`` int32 ``[batch, length, channels]`` and ``results_from``, and gives
+    ``results``.
+
     With ``one_token`` the length is 1 and there is no ``logits_from``. ``float_products``
     multiplies in float32, which is as exact and faster under WebAssembly.
     """
-    embedding, *records = model.records
-    assert isinstance(embedding, Embedding)
+    entry, records = model.entry, list(model.records)
     graph = GraphBuilder()
     walk = RecordGraph(
         graph, model.projections, model.sigmoid,
-        tensor_bounds(model.records, model.projections, vectors=model.vectors),
+        tensor_bounds(model.records, model.projections, entry.reach, model.vectors),
         ["batch"] if one_token else ["length", "batch"], model.vectors, float_products)
-    wide = model.row.bits > 16
-    table = graph.store("embedding", model.embedding.astype(np.int32 if wide else np.int16))
-    tokens = (graph.op("Squeeze", ["tokens", graph.integers(1)]) if one_token
-              else graph.op("Transpose", ["tokens"]))
-    row = graph.op("Gather", [table, tokens])
-    graph.cast(row, TensorProto.DOUBLE, walk.value(embedding.name, embedding.width))
+    first = records[0]
+    if isinstance(first, Input):
+        records[0] = replace(first, x=graph.cast(
+            _steps(graph, entry, one_token), TensorProto.DOUBLE))
+    else:
+        wide = model.row.bits > 16
+        table = graph.store("embedding", model.embedding.astype(np.int32 if wide else np.int16))
+        row = graph.op("Gather", [table, _steps(graph, entry, one_token)])
+        graph.cast(row, TensorProto.DOUBLE, walk.value(first.name, first.width))
+        del records[0]
 
-    states, first = [f"{record.name}_in" for record in model.states], graph.integers(0)
+    states, front = [f"{record.name}_in" for record in model.states], graph.integers(0)
     before = graph.cast("state", TensorProto.DOUBLE, "state.value")
     parts = [f"{name}_kept" for name in states]
     graph.op("Split", [before], *parts, axis=0, num_outputs=len(parts))
     for part, name in zip(parts, states, strict=True):
-        graph.op("Squeeze", [part, first], name)
-    after = walk.append(records, states, "" if one_token else "logits_from")
+        graph.op("Squeeze", [part, front], name)
+    after = walk.append(records, states, "" if one_token else f"{entry.result}_from")
 
-    logits = result_of(records[-1])
-    logits = (graph.op("Unsqueeze", [logits, graph.integers(1)]) if one_token
-              else graph.op("Transpose", [logits], perm=[1, 0, 2]))
-    graph.cast(logits, TensorProto.INT32, "logits")
-    stacked = graph.concat([graph.op("Unsqueeze", [h, first]) for h in after], 0)
+    last = result_of(records[-1])
+    last = (graph.op("Unsqueeze", [last, graph.integers(1)]) if one_token
+            else graph.op("Transpose", [last], perm=[1, 0, 2]))
+    graph.cast(last, TensorProto.INT32, entry.result)
+    stacked = graph.concat([graph.op("Unsqueeze", [h, front]) for h in after], 0)
     graph.cast(stacked, TensorProto.INT32, "state_out")
 
-    h = model.states[0]
-    return model_proto(
-        graph, model.vocab, (len(states), h.width), TensorProto.INT32, one_token,
-        f"; {h.output.bits} signed bits", f"{model.logit.frac} fraction bits")
+    return model_proto(graph, model, TensorProto.INT32, one_token)
+
+
+def _steps(graph: GraphBuilder, entry: Entry, one_token: bool) -> str:
+    """What goes in, ``[length, batch, ...]``, or without the length."""
+    if one_token:
+        return graph.op("Squeeze", [entry.name, graph.integers(1)])
+    order = {"perm": [1, 0, 2]} if entry.shape else {}
+    return graph.op("Transpose", [entry.name], **order)
 
 
 class RecordGraph:

@@ -81,8 +81,7 @@ class FastGraph:
         else:
             graph.op("Transpose", [logits], "logits", perm=[1, 0, 2])
         graph.concat(after, 0, "state_out")
-        return model_proto(graph, model.vocab, (len(kept), model.states[0].width),
-                           TensorProto.FLOAT, self.one_token)
+        return model_proto(graph, model, TensorProto.FLOAT, self.one_token)
 
     def real(self, name: str, values: np.ndarray, frac: int) -> str:
         """Store integers with ``frac`` fraction bits; they are real when loaded."""

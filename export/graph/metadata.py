@@ -13,7 +13,9 @@ from onnx import helper
 
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.entry import Entry
 from sterna.model.quantized.records import (
+    Add,
     Embedding,
     Project,
     Record,
@@ -30,6 +32,7 @@ __all__ = ["LAYER_FORMAT", "ONNX_FORMAT_VERSION", "RECORDS", "Form", "GraphInfo"
 ONNX_FORMAT_VERSION = 5
 _FORMAT = "sterna onnx"
 RECORDS, _TOKENIZER = "sterna.records", "sterna.tokenizer"
+_FRACTION_BITS = "sterna.fraction_bits"
 LAYER_FORMAT = "sterna onnx layer"
 """What the file of one layer, without a language model around it, says that it is."""
 _FLOAT_FORMAT = "sterna float onnx"     # of model/onnx_float, which needs torch
@@ -60,7 +63,7 @@ class GraphInfo:
     """The metadata of one graph, made from the quantised model with this SHA-256.
 
     ``one_token`` graphs take one token a call; ``profile`` is the name of the model's formats,
-    which ``records`` hold.
+    which ``records`` hold. ``fraction_bits`` are those of each channel of a network's frames.
     """
 
     form: Form
@@ -70,11 +73,22 @@ class GraphInfo:
     model_sha256: str
     sterna_version: str
     tokenizer: Tokenizer = field(default=BYTES, compare=False)
+    fraction_bits: tuple[int, ...] = ()
 
     @property
     def exact(self) -> bool:
         """Whether logits and state are int32 and those of the integer reference."""
         return self.form.exact
+
+    @property
+    def entry(self) -> Entry:
+        """What the graph takes at every step: tokens, or frames."""
+        return Entry.of(self.records)
+
+    @property
+    def is_network(self) -> bool:
+        """Whether it takes frames."""
+        return bool(self.entry.shape)
 
     @property
     def vocab(self) -> int:
@@ -95,9 +109,9 @@ class GraphInfo:
 
     @property
     def logit(self) -> FixedPoint:
-        """The format of exact logits."""
+        """The format of exact logits, or of results."""
         last = self.records[-1]
-        assert isinstance(last, Project)
+        assert isinstance(last, Project | Add)
         return last.output
 
     @property
@@ -107,6 +121,7 @@ class GraphInfo:
     def to_properties(self) -> dict[str, str]:
         """The metadata properties, in a fixed order."""
         of_bytes = self.tokenizer.kind == BYTES.kind
+        frac = list(self.fraction_bits)
         return {
             "sterna.format": _FORMAT,
             "sterna.format_version": str(ONNX_FORMAT_VERSION),
@@ -117,6 +132,7 @@ class GraphInfo:
             RECORDS: _compact(records_to_json(self.records)),
             "sterna.model_sha256": self.model_sha256,
             **({} if of_bytes else {_TOKENIZER: _compact(self.tokenizer.to_json())}),
+            **({_FRACTION_BITS: _compact(frac)} if self.is_network else {}),
         }
 
     @classmethod
@@ -147,6 +163,11 @@ class GraphInfo:
                 Form(found["sterna.form"]), bool(json.loads(found["sterna.one_token"])),
                 found["sterna.profile"], records, found["sterna.model_sha256"],
                 found["sterna.version"])
+            if info.is_network:
+                frac = [int(each) for each in json.loads(found[_FRACTION_BITS])]
+                if len(frac) != info.entry.shape[0]:
+                    raise ValueError(f"{_FRACTION_BITS} are {len(frac)} numbers")
+                return replace(info, fraction_bits=tuple(frac))
             tokenizer = json.loads(found.get(_TOKENIZER, f'"{BYTES.kind}"'))
             return replace(info, tokenizer=tokenizer_from_json(tokenizer, info.vocab))
         except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError,
@@ -159,10 +180,11 @@ def describe(
 ) -> GraphInfo:
     """Store the metadata of a graph of ``model`` in ``proto``; return it."""
     info = GraphInfo(form, one_token, model.profile_name, model.records, model.sha256,
-                     version("sterna"), model.tokenizer)
+                     version("sterna"), model.tokenizer,
+                     tuple(model.fraction_bits.tolist()) if model.is_network else ())
     proto.producer_version = info.sterna_version
     proto.doc_string = (
-        f"MatMul-free language model, form {form.value}: "
+        f"MatMul-free {'network' if model.is_network else 'language model'}, form {form.value}: "
         + ("equal bit for bit to" if form.exact else "an approximation of")
         + f" Sterna's integer reference (profile {model.profile_name}).")
     helper.set_model_props(proto, info.to_properties())

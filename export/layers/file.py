@@ -7,8 +7,7 @@ SHA-256 of the integers that the reference gives for them.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -20,10 +19,12 @@ from onnx import helper
 
 from sterna.export.forms.forms import check_graph_name, serialize
 from sterna.export.forms.selftest import (
+    FORMULA,
     SELF_TEST,
     SelfTestError,
     check_checksum,
     digest_of,
+    formula_values,
     get_property,
     seal,
     set_property,
@@ -44,9 +45,6 @@ __all__ = ["LAYER_FORMAT_VERSION", "check_layer", "describe_layer", "export_laye
 LAYER_FORMAT_VERSION = 1
 _BATCH, _STEPS = 2, 4
 """Vectors side by side, and after one another if there is a recurrence."""
-_FORMULA = (
-    "i counts the values [batch, steps, columns] from 1; a = i * 2654435761 mod 2^32; "
-    "b = (a xor (a >> 15)) * 2246822519 mod 2^32; value = (b >> (32 - bits)) - 2^(bits - 1)")
 
 
 def export_matrix(
@@ -149,21 +147,11 @@ def describe_layer(proto: onnx.ModelProto, layer: Layer | MatrixLayer) -> None:
     bits = layer.bits if isinstance(layer, Layer) else ACT_BITS
     recurrent = isinstance(layer, Layer) and layer.states
     shape = (_BATCH, _STEPS if recurrent else 1, layer.columns)
-    x = _vectors(shape, bits)
+    x = formula_values(shape, bits)
     y, states = layer.run(x) if isinstance(layer, Layer) else (layer(x), ())
     set_property(proto, SELF_TEST, json.dumps({
-        "shape": shape, "bits": bits, "values": _FORMULA, "sha256": digest_of(y, *states)}))
+        "shape": shape, "bits": bits, "values": FORMULA, "sha256": digest_of(y, *states)}))
     seal(proto)
-
-
-def _vectors(shape: Sequence[int], bits: int) -> np.ndarray:
-    """The vectors of the test, int64 ``[batch, steps, columns]`` of ``bits`` signed bits."""
-    mask = np.uint64((1 << 32) - 1)
-    count = np.arange(1, math.prod(shape) + 1, dtype=np.uint64)
-    a = count * np.uint64(2654435761) & mask
-    b = (a ^ a >> np.uint64(15)) * np.uint64(2246822519) & mask
-    values = (b >> np.uint64(32 - bits)).astype(np.int64) - (1 << (bits - 1))
-    return values.reshape(*shape)
 
 
 def check_layer(source: str | Path | onnx.ModelProto, *, session: Any = None) -> None:
@@ -199,7 +187,7 @@ def check_layer(source: str | Path | onnx.ModelProto, *, session: Any = None) ->
         raise OnnxFileError(f"{name}: {error}") from error
     test: Mapping[str, Any] = json.loads(get_property(proto, SELF_TEST))
     session = open_session(file) if session is None else session
-    x = _vectors(test["shape"], test["bits"])
+    x = formula_values(test["shape"], test["bits"])
     both = _run(name, session, x)
     if digest_of(*both) != test["sha256"]:
         raise SelfTestError(

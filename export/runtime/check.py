@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from sterna.export.forms.selftest import signal_to_noise
 from sterna.export.graph.file import OnnxFile, Source
-from sterna.export.runtime.runtime import OnnxModel, token_array
+from sterna.export.runtime.runtime import OnnxModel
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference, compare
 from sterna.model.quantized.integer import IntegerModel
@@ -85,7 +86,7 @@ def check_exact(model: QuantizedModel, source: Source, tokens: np.ndarray) -> Ex
         raise ValueError(
             f"check_exact compares integers, and the graph has the float form {info.form}: take "
             f"check_close")
-    tokens = token_array(tokens, ["batch", "length"], model.vocab)
+    tokens = model.entry.array(tokens, ["batch", "length"])
     graph, reference = OnnxModel(file), IntegerModel(model)
     right, mine = reference.start(len(tokens)), graph.start(len(tokens))
     logits = state = Comparison()
@@ -95,7 +96,7 @@ def check_exact(model: QuantizedModel, source: Source, tokens: np.ndarray) -> Ex
         expected, right = reference.run(part, before)
         got, mine = graph.run(part, mine if first is None else before)
         logits += compare(
-            "logits", expected.swapaxes(0, 1), got.swapaxes(0, 1), first_token=t)
+            model.entry.result, expected.swapaxes(0, 1), got.swapaxes(0, 1), first_token=t)
         for layer, record in enumerate(model.states):
             state += compare(record.name, right[None, layer], mine[None, layer],
                              first_token=t + part.shape[1] - 1)
@@ -104,7 +105,7 @@ def check_exact(model: QuantizedModel, source: Source, tokens: np.ndarray) -> Ex
             first = first or (logits + state).first
         t += part.shape[1]
         length += not info.one_token
-    return ExactReport(tokens.size, logits, state, first, info.model_sha256 == model.sha256)
+    return ExactReport(math.prod(tokens.shape[:2]), logits, state, first, info.model_sha256 == model.sha256)
 
 
 def check_close(model: QuantizedModel, source: Source, tokens: np.ndarray) -> float:
@@ -124,7 +125,7 @@ def check_close(model: QuantizedModel, source: Source, tokens: np.ndarray) -> fl
         raise ValueError(
             f"check_close compares real numbers, and the graph has the exact form {info.form}: "
             f"take check_exact")
-    tokens = token_array(tokens, ["batch", "length"], model.vocab)
+    tokens = model.entry.array(tokens, ["batch", "length"])
     right, _ = IntegerModel(model).run(tokens)
     got, _ = OnnxModel(file).run(tokens)
     return signal_to_noise(right * 2.0 ** -model.logit.frac, got)
@@ -135,10 +136,10 @@ def _graph_of(model: QuantizedModel, source: Source) -> OnnxFile:
     file = OnnxFile.read(source)
     info = file.info
     shape = len(model.states), model.states[0].width
-    if (info.vocab, info.shape) != (model.vocab, shape):
+    if (info.entry, info.shape) != (model.entry, shape):
         raise ValueError(
-            f"the graph has {info.vocab} tokens and states {list(info.shape)}, the model "
-            f"{model.vocab} and {list(shape)}")
+            f"the graph has {info.entry} and states {list(info.shape)}, the model {model.entry} "
+            f"and {list(shape)}")
     return file
 
 

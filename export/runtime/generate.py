@@ -100,6 +100,7 @@ def generate(
         If an argument has a wrong type or is out of range, or the tokenizer does not have a
         character of a prompt.
     """
+    model.info.entry.check_text()
     tokenizer = model.info.tokenizer
     tokens = whole_number("tokens", tokens, 1)
     seed = whole_number("seed", seed, 1, _LARGEST_SEED)

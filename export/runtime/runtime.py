@@ -27,11 +27,12 @@ from sterna.export.native.memory import share_weights
 from sterna.export.native.ops import kernel_name, register_ops, with_ops
 from sterna.model.checks import whole_number
 from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.entry import Entry
 from sterna.model.quantized.taps import Tap, ignore
 
 __all__ = ["OnnxModel", "check_ops_form", "has_two_bit_kernels",
            "open_session", "state_array", "thread_count",
-           "token_array", "two_bit_blocks", "with_taps"]
+           "two_bit_blocks", "with_taps"]
 
 _LARGEST_REAL = 1e6
 _Advance: TypeAlias = Iterator[tuple[np.ndarray, np.ndarray]]
@@ -213,11 +214,11 @@ class OnnxModel:
         file = OnnxFile.read(source)
         self.info = file.info
         proto = with_taps(
-            file.proto, None if taps is None else [tap for tap in taps if tap != "logits"])
+            file.proto, None if taps is None else [tap for tap in taps if tap != self.info.entry.result])
         self._session = open_session(replace(file, proto=proto), threads, ops, options)
         self._taps = [each.name for each in self._session.get_outputs()][2:]
         # Numbers where options, or the file, fix an axis; names where it is free.
-        batch, length = self._session.get_inputs()[0].shape
+        batch, length = self._session.get_inputs()[0].shape[:2]
         self.batch: int | None = batch if isinstance(batch, int) else None
         """Sequences of every call, where their number is fixed."""
         if length not in (1, "length"):
@@ -262,7 +263,7 @@ class OnnxModel:
 
         Returns logits ``[batch, vocab]`` and the new state.
         """
-        column = token_array(tokens, ["batch"], self.info.vocab)[:, None]
+        column = self.info.entry.array(tokens, ["batch"])[:, None]
         logits, state = self.run(column, state, tap)
         return logits[:, 0], state
 
@@ -270,20 +271,23 @@ class OnnxModel:
         self, tokens: np.ndarray, state: np.ndarray | None, logits_from: int, tap: Tap = ignore,
     ) -> _Advance:
         """The logits and the state after each call."""
-        tokens = token_array(tokens, ["batch", "length"], self.info.vocab)
+        entry = self.info.entry
+        tokens = entry.array(tokens, ["batch", "length"])
+        if entry.shape:
+            tokens = tokens.astype(np.int32)
         if self.batch not in (None, len(tokens)):
             raise ValueError(f"the number of sequences is fixed to {self.batch}, got {len(tokens)}")
         state = self.start(len(tokens)) if state is None else state
-        feeds = {} if self.info.one_token else {"logits_from": np.array([logits_from])}
+        feeds = {} if self.info.one_token else {f"{entry.result}_from": np.array([logits_from])}
         for first in range(0, tokens.shape[1], self._most):
             state = state_array(state, self.info, len(tokens))
             logits, state, *taps = self._session.run(None, feeds | {
-                "tokens": tokens[:, first:first + self._most],
+                entry.name: tokens[:, first:first + self._most],
                 "state": state.astype(self._state_type, copy=False)})
             for t in range(logits.shape[1]):
                 for name, value in zip(self._taps, taps, strict=True):
                     tap(name, (value if self.info.one_token else value[t]).astype(np.int64))
-                tap("logits", logits[:, t].astype(np.int64))
+                tap(entry.result, logits[:, t].astype(np.int64))
             yield logits, state
 
     @property
@@ -325,27 +329,12 @@ def thread_count(threads: int) -> int:
     return whole_number("threads", threads, 1, _MOST_THREADS)
 
 
-def check_ops_form(form: Form, name: str) -> None:
-    """Refuse a library of operators for a graph of another form than ``exact``."""
+def check_ops_form(form: Form, entry: Entry, name: str) -> None:
+    """Refuse a library of operators for a graph of another form than ``exact``, or a network."""
     if form is not Form.EXACT:
         raise ValueError(
             f"{name}: the library of operators goes only with the form exact, got {form.value}")
-
-
-def token_array(tokens: object, axes: Sequence[str], vocab: int) -> np.ndarray:
-    """Tokens of a vocabulary as int64 with these axes, from an array or from nested lists.
-
-    >>> token_array([[1, 2]], ["batch", "length"], 256)
-    array([[1, 2]])
-    """
-    wanted = f"whole numbers [{', '.join(axes)}], at least one of them"
-    try:
-        array = np.asarray(tokens)
-    except ValueError as error:     # NumPy makes no array of rows of different lengths
-        raise ValueError(f"tokens must be {wanted}, got rows of different lengths") from error
-    if array.ndim != len(axes) or array.size == 0 or array.dtype.kind not in "iu":
-        raise ValueError(f"tokens must be {wanted}, got {array.dtype} {list(array.shape)}")
-    foreign = array[(array < 0) | (array >= vocab)]
-    if foreign.size:
-        raise ValueError(f"tokens must be from 0 to {vocab - 1}, got {foreign[0]}")
-    return array.astype(np.int64, copy=False)
+    if entry.shape:
+        raise ValueError(
+            f"{name}: the library of operators is for language models, and this is a network over "
+            f"{entry}")

@@ -82,7 +82,7 @@ class Session:
         self.info = file.info
         """What the file says about itself: form, records, profile, model."""
         if ops:     # refused before it is compiled, not after
-            check_ops_form(self.info.form, file.name)
+            check_ops_form(self.info.form, self.info.entry, file.name)
         library = _library(ops)
         try:
             check_checksum(file)

@@ -92,6 +92,7 @@ def write_page(
         If the place cannot be written; nothing has changed then.
     """
     form = one_of("form", form, Form)
+    model.entry.check_text()
     if not form.exact:
         raise ValueError(f"the page needs an exact form, got {form.value}")
     if model.tokenizer.kind not in _TOKENIZERS or model.vocab < ASCII_VOCAB:

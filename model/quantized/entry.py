@@ -42,6 +42,15 @@ class Entry:
         raise ValueError(
             f"the first record must be an embedding, or an input that reads {FRAMES}")
 
+    def __str__(self) -> str:
+        return f"frames of {self.shape[0]} channels" if self.shape else f"{self.high + 1} tokens"
+
+    def check_text(self) -> None:
+        """Raise ValueError for frames: a network has no text."""
+        if self.shape:
+            raise ValueError(
+                f"a network over {self}, not a language model: sterna run gives its results")
+
     @property
     def reach(self) -> dict[str, int]:
         """The largest magnitude of a value that no record gives, by its name."""

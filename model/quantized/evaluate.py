@@ -78,6 +78,7 @@ def evaluate(
     ValueError
         If the text has fewer than two tokens, or a character that the tokenizer does not have.
     """
+    model.entry.check_text()
     steps = _Counting(model)
     found = evaluate_steps(
         steps, text, frac=model.logit.frac, sequences=sequences, progress=progress,

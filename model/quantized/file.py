@@ -179,17 +179,10 @@ class QuantizedModel:
         """Whether it takes frames."""
         return isinstance(self.records[0], Input)
 
-    def check_language(self) -> None:
-        """Raise ValueError for a network, which has no tokens and no text."""
-        if self.is_network:
-            raise ValueError(
-                f"a network over frames of {self.entry.shape[0]} channels, not a language model: "
-                f"sterna run gives its results")
-
     @property
     def embedding(self) -> np.ndarray:
         """int16 or int32 ``[vocab, width]``; ValueError for a network, which has none."""
-        self.check_language()
+        self.entry.check_text()
         assert self.table is not None
         return self.table
 
@@ -252,7 +245,7 @@ class QuantizedModel:
     def config(self) -> ModelConfig:
         """The shape of a language model of Sterna's own architecture; ValueError if it is of
         another, or a network."""
-        self.check_language()
+        self.entry.check_text()
         stages = self.stages
         try:
             return shape_of(stages)
@@ -419,7 +412,7 @@ def _vectors_of(records: Sequence[Record]) -> dict[str, tuple[int, int, int]]:
         match each:
             case Scale(name, width=width):
                 found[name] = width, _VECTOR.min, _VECTOR.max
-            case Input(name, channels=channels, bits=bits):
+            case Input(name, channels=channels, bits=bits) if each is records[0]:
                 found[f"{name}.offset"] = channels, -1 << bits, 1 << bits
                 found[f"{name}.shift"] = channels, -bits, bits
                 found[f"{name}.frac"] = channels, -_EXPONENTS, _EXPONENTS

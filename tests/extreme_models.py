@@ -12,7 +12,7 @@ from sterna.model.quantized import Projection, QuantizedModel
 
 def _embedding(model: QuantizedModel, *values: int) -> QuantizedModel:
     return dataclasses.replace(
-        model, embedding=np.resize(np.array(values, dtype=np.int16), model.embedding.shape))
+        model, table=np.resize(np.array(values, dtype=np.int16), model.embedding.shape))
 
 
 def _every_shift(model: QuantizedModel, shift: int) -> QuantizedModel:

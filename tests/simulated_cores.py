@@ -63,7 +63,7 @@ class Shape:
                 projections[name] = replace(p, bias=bias.astype(np.int32))
         odd = np.indices(model.embedding.shape).sum(axis=0) % 2
         embedding = np.where(odd, model.profile.x.max, model.profile.x.min).astype(np.int32)
-        return replace(model, projections=projections, embedding=embedding)
+        return replace(model, projections=projections, table=embedding)
 
 
 SHAPES = [

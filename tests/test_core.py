@@ -154,7 +154,7 @@ def test_a_planted_fault_is_caught_and_named(traced, fault: str, named: str) -> 
             weight[2, 5] = -1 if weight[2, 5] > 0 else 1
         bias[4] += fault == "bias"
         projections[name] = Projection(weight, bias, p.k, p.shift + (fault == "shift"))
-    other = replace(model, projections=projections, embedding=embedding)
+    other = replace(model, projections=projections, table=embedding)
     report, = run_core_phases(other, emitted, [TEXT], work=folder)
     assert not report.checks.passed
     assert report.checks.first is not None

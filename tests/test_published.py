@@ -161,7 +161,7 @@ def _extreme(model: QuantizedModel, case: str) -> QuantizedModel:
         case "embedding":
             ends = [model.row.min, model.row.max]
             wild = rng.choice(ends, model.embedding.shape)
-            return replace(model, embedding=wild.astype(np.int32))
+            return replace(model, table=wild.astype(np.int32))
         case "gains":
             return replace(model, vectors={name: np.full_like(each, np.abs(each).max())
                                            for name, each in model.vectors.items()})
@@ -191,7 +191,7 @@ def test_the_plain_records_of_a_model_of_our_own_agree(odd_model):
 
 
 def test_a_row_of_zeros_stays_zero(published):
-    model = replace(published, embedding=np.zeros_like(published.embedding))
+    model = replace(published, table=np.zeros_like(published.embedding))
     logits, state = IntegerModel(model).run(np.array([[5, 6]]))
     assert not logits.any()
     assert not state.any()

@@ -9,7 +9,18 @@ from importlib.metadata import version
 
 import typer
 
-from sterna.cli.commands import board, demo, doctor, gateware, graphs, hub, models, synth, training
+from sterna.cli.commands import (
+    board,
+    demo,
+    doctor,
+    gateware,
+    graphs,
+    hub,
+    models,
+    networks,
+    synth,
+    training,
+)
 from sterna.cli.commands.data import DATA
 from sterna.cli.commands.tokenizer import TOKENIZER
 from sterna.cli.study import mixers
@@ -60,7 +71,8 @@ app = typer.Typer(
          "model: tiny (16-bit profile S16), tiny-c12 (compact profile C12), micro (C12, "
          "ASCII, small enough for an iCE40 UP5K) or tiny-bpe (S16, tokens of byte pairs).")
 
-for group in (demo, doctor, training, hub, mixers, models, graphs, gateware, board, synth):
+for group in (demo, doctor, training, hub, mixers, models, graphs, networks, gateware, board,
+              synth):
     for command in group.COMMANDS:
         app.command()(command)
 app.add_typer(TOKENIZER)

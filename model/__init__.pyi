@@ -28,10 +28,13 @@ from .profile import S16 as S16
 from .profile import FixedPoint as FixedPoint
 from .quantized import QuantizedModel as QuantizedModel
 from .quantized import load_model as load_model
+from .quantized.bundled import bundled_recordings as bundled_recordings
 from .quantized.compare import compare as compare
 from .quantized.evaluate import evaluate as evaluate
 from .quantized.integer import IntegerModel as IntegerModel
 from .quantized.integer import IntegerRecords as IntegerRecords
+from .quantized.recordings import Recordings as Recordings
+from .quantized.recordings import accuracy as accuracy
 from .quantized.records import glu_cell as glu_cell
 from .quantized.synthetic import random_model as random_model
 from .quantized.taps import TapRecorder as TapRecorder
@@ -40,6 +43,7 @@ from .stack.convert import Residual as Residual
 from .stack.convert import from_module as from_module
 from .stack.evaluate import heldout_bpb as heldout_bpb
 from .stack.language_model import LanguageModel as LanguageModel
+from .stack.network import Network as Network
 from .tokenizer import encode as encode
 from .tokens.bpe_training import train_bpe as train_bpe
 from .tokens.files import load_tokenizer as load_tokenizer

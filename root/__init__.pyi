@@ -36,6 +36,7 @@ from .model import GluLayer as GluLayer
 from .model import IntegerModel as IntegerModel
 from .model import MlgruLayer as MlgruLayer
 from .model import ModelConfig as ModelConfig
+from .model import Network as Network
 from .model import QuantizedModel as QuantizedModel
 from .model import TapRecorder as TapRecorder
 from .model import TernaryMatrix as TernaryMatrix

@@ -86,7 +86,7 @@ def test_one_wrong_embedding_is_named_with_its_token(odd_model, one_token):
     embedding = odd_model.embedding.copy()
     embedding[late, 4] //= 2
     where = np.argwhere(late == tokens.T)[0]
-    assert _first(odd_model, one_token, embedding=embedding) == Difference(
+    assert _first(odd_model, one_token, table=embedding) == Difference(
         int(where[0]), None, "embedding.x", (int(where[1]), 4),
         int(odd_model.embedding[late, 4]), int(embedding[late, 4]))
 

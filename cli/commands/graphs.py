@@ -69,8 +69,9 @@ def export(
     graphs: Annotated[str | None, typer.Option(
         help="For a checkpoint: step, sequence or both. [default: both]")] = None,
     check: Annotated[int, typer.Option(
-        help="Compare this many tokens of the held-out text with the reference, or for a "
-             "checkpoint this many random tokens with torch; 0 skips the check.")] = 256,
+        help="Compare this many tokens of the held-out text, or for a network frames, with the "
+             "reference, or for a checkpoint this many random tokens with torch; 0 skips the "
+             "check.")] = 256,
     linear_attention: Annotated[bool, typer.Option(
         "--linear-attention", help="For a checkpoint: write recurrences as onnxruntime's operator "
                                    "LinearAttention where possible.")] = False,
@@ -118,19 +119,23 @@ def _export_quantized(
 ) -> Iterator[dict[str, Any]]:
     """Write the graph; yield what is told of it, after it was compared."""
     from sterna.export.forms.forms import check_graph_name, export_onnx
+    from sterna.export.forms.selftest import sample_steps
     from sterna.export.runtime.check import check_close, check_exact
     check_file(output)
     loaded = load_model(model)
-    tokens = tokens_of(None, check, loaded, "--check") if check else None
+    tokens = None
+    if check:
+        tokens = (sample_steps(loaded.entry, 1, whole_number("--check", check, 1, _MOST_TOKENS))
+                  if loaded.is_network else tokens_of(None, check, loaded, "--check")[None, :])
     check_graph_name(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     stage(f"write the form {form}", quick=True)
     path = export_onnx(loaded, output, form=form, one_token=one_token)
     entry = _entry(path)
     if tokens is not None:
-        stage(f"compare {path} with the reference over {check} tokens")
+        stage(f"compare {path} with the reference over {check} {loaded.entry.name}")
     if tokens is not None and form.exact:
-        report = check_exact(loaded, path, tokens[None, :])
+        report = check_exact(loaded, path, tokens)
         values, wrong = report.total.values, report.total.mismatches
         first = str(report.first) if report.first else None
         entry |= {"tokens": report.tokens, "values": values, "mismatches": wrong,
@@ -138,7 +143,7 @@ def _export_quantized(
                   "text": f"; {values:,} values compared, {wrong} mismatches"
                           + (f"\n  first mismatch: {first}" if first else "")}
     elif tokens is not None:
-        decibels = round(check_close(loaded, path, tokens[None, :]), 1)
+        decibels = round(check_close(loaded, path, tokens), 1)
         entry |= {"tokens": check, "decibels": decibels,
                   "text": f"; logits {decibels:.1f} dB from the reference"}
     yield entry

@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
 from sterna.cli.terminal.console import Stages, out, print_json, progress_bar, say
-from sterna.cli.terminal.options import MODEL_HELP, JsonOption, QuietOption, is_checkpoint
+from sterna.cli.terminal.options import MODEL_HELP, JsonOption, QuietOption, is_checkpoint, refuse
 from sterna.cli.terminal.tables import Table
 from sterna.cli.terminal.texts import beginning, text_of
 from sterna.model.corpus import BUILTIN_NAME
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.quantized.bundled import BUNDLED_NETWORK, bundled_recordings
 from sterna.model.quantized.records import records_to_json
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.tokenizer import BYTES, NUMBERS
+
+if TYPE_CHECKING:
+    from sterna.export.graph.metadata import GraphInfo
 
 __all__ = ["COMMANDS", "evaluate", "info"]
 
@@ -40,13 +44,16 @@ def evaluate(
         "--bytes", metavar="N", help="Use only the first N bytes of the text.")] = None,
     sequences: Annotated[int, typer.Option(
         help="Parts of the text to read in parallel, each with its own state.")] = 16,
+    data: Annotated[Path | None, typer.Option(
+        metavar="DATA.npz", help="For a network: labelled recordings. Default: the held-out ones of "
+                                 "the bundled network.")] = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Measure how well a model predicts held-out text.
+    """Measure how well a model predicts held-out text, or a network labels recordings.
 
-    Prints bits per byte, computed by the integer reference, by an ONNX graph or by the float
-    model of a checkpoint, and names the text.
+    Prints bits per byte, or how many recordings are right, computed by the integer reference, by an
+    ONNX graph or by the float model of a checkpoint, and names the text.
 
     Example: sterna evaluate tiny --bytes 4096
     """
@@ -57,6 +64,11 @@ def evaluate(
     if sequences < 1:
         raise ValueError(f"--sequences must be at least 1, got {sequences}")
     measured, trained_on = _BUNDLED_TEXT if text is None else str(text), None
+    network = None if is_checkpoint(model) else _network(model)
+    if network is not None:
+        refuse(f"goes with a language model; {model} is a network", text=text, bytes=limit)
+        return _evaluate_network(model, network, onnx, data, quiet, as_json)
+    refuse(f"goes with a network; {model} is a language model", data=data)
     if is_checkpoint(model):
         if onnx is not None:
             raise ValueError(
@@ -118,6 +130,48 @@ def evaluate(
     return 0
 
 
+def _network(model: str) -> QuantizedModel | GraphInfo | None:
+    """The network, or what its graph says about itself; None for a language model."""
+    if model.endswith(".onnx"):
+        from sterna.export.graph.file import OnnxFile
+        found: QuantizedModel | GraphInfo = OnnxFile.read(model).info
+    else:
+        found = load_model(model)
+    return found if found.is_network else None
+
+
+def _evaluate_network(
+    name: str, network: QuantizedModel | GraphInfo, onnx: str | None, data: Path | None,
+    quiet: bool, as_json: bool,
+) -> int:
+    """Print how many recordings are right; return the exit code."""
+    from sterna.cli.commands.graphs import open_model
+    from sterna.model.quantized.integer import IntegerModel
+    from sterna.model.quantized.recordings import Recordings, accuracy
+    if data is None and name != BUNDLED_NETWORK:
+        raise ValueError(f"{name} is a network, and needs labelled recordings: give --data")
+    with Stages(quiet) as stage:
+        stage("read the recordings", quick=True)
+        recordings = (Recordings.load(bundled_recordings(), held_out=True) if data is None
+                      else Recordings.load(data))
+        is_reference = onnx is None and isinstance(network, QuantizedModel)
+        runs = (IntegerModel(network) if is_reference
+                else open_model(name, form=onnx, option="--onnx"))
+        stage(f"run {len(recordings.labels)} recordings")
+        found = accuracy(runs, recordings, network.integers)
+    if found.clipped:
+        say(f"{found.clipped} numbers are beyond the range of the network's input, and were "
+            f"clipped")
+    measured = "the bundled held-out recordings" if data is None else str(data)
+    by = "integer reference" if is_reference else "ONNX form exact"
+    if as_json:
+        print_json({"accuracy": found.share, **asdict(found), "data": measured})
+    else:
+        out.print(f"{found.share:.1%} right, {found.right} of {found.recordings} recordings of "
+                  f"{measured} ({by})")
+    return 0
+
+
 def _trained_on(model: QuantizedModel) -> str | None:
     """The name of the text that a model was trained on, if known and not the built-in one."""
     training = model.provenance.get("training")
@@ -144,11 +198,12 @@ def info(
     if as_json:
         print_json(facts)
         return 0
-    out.print(f"{model}: d {loaded.states[0].width}, {len(loaded.states)} layers, vocabulary "
-              f"{loaded.vocab}; {facts['ternary_weights']:,} ternary weights; "
-              f"{facts['bytes']:,} bytes")
+    out.print(f"{model}: d {loaded.states[0].width}, {len(loaded.states)} layers, {loaded.entry}; "
+              f"{facts['ternary_weights']:,} ternary weights; {facts['bytes']:,} bytes")
     out.print(f"sha256 {facts['sha256']}")
-    if loaded.tokenizer.kind != BYTES.kind:
+    if loaded.is_network:
+        out.print(f"fraction bits of a frame: {', '.join(map(str, loaded.fraction_bits))}")
+    elif loaded.tokenizer.kind != BYTES.kind:
         out.print(f"tokenizer: {loaded.tokenizer.kind}, sha256 {loaded.tokenizer.sha256}")
     if loaded.is_own:
         _print_profile(loaded.profile)
@@ -168,17 +223,20 @@ def _graph_info(path: str, as_json: bool) -> int:
     if as_json:
         print_json({
             "one_token": found.one_token, "form": found.form.value, "exact": found.exact,
-            "bytes": size, "nodes": len(file.proto.graph.node), "vocab": found.vocab,
+            "bytes": size, "nodes": len(file.proto.graph.node),
+            **({"channels": found.entry.shape[0], "fraction_bits": found.fraction_bits}
+               if found.is_network else {"vocab": found.vocab}),
             "state_shape": found.shape, "profile": found.profile, "logit": asdict(found.logit),
             "model_sha256": found.model_sha256, "sterna_version": found.sterna_version})
         return 0
     layers, d = found.shape
-    out.print(f"{path}: d {d}, {layers} layers, vocabulary {found.vocab}; {size:,} bytes")
-    length = "one token" if found.one_token else "any number of tokens"
+    out.print(f"{path}: d {d}, {layers} layers, {found.entry}; {size:,} bytes")
+    step = found.entry.name
+    length = f"one {step[:-1]}" if found.one_token else f"any number of {step}"
     out.print(f"graph of the form {found.form} for {length} a call, {len(file.proto.graph.node):,} "
               f"nodes, by Sterna {found.sterna_version}")
     out.print(f"of the quantised model with sha256 {found.model_sha256}")
-    out.print(f"profile {found.profile}: logits with {found.logit.frac} fraction bits, states of "
+    out.print(f"profile {found.profile}: {found.entry.result} with {found.logit.frac} fraction bits, states of "
               f"{found.state_format.bits} bits")
     return 0
 
@@ -197,7 +255,8 @@ def _facts(model: QuantizedModel) -> dict[str, Any]:
     return {
         "sha256": model.sha256, "bytes": len(model.to_bytes()),
         "ternary_weights": sum(weight.size for weight in weights),
-        "tokenizer": {"kind": model.tokenizer.kind, "sha256": model.tokenizer.sha256},
+        **({"fraction_bits": model.fraction_bits.tolist()} if model.is_network else
+           {"tokenizer": {"kind": model.tokenizer.kind, "sha256": model.tokenizer.sha256}}),
         "profile": model.profile_name, "records": records_to_json(model.records),
         "projections": {
             name: {"rows": p.weight.shape[0], "columns": p.weight.shape[1],

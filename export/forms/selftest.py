@@ -26,8 +26,8 @@ from sterna.model.quantized.entry import Entry
 from sterna.model.quantized.integer import IntegerModel
 
 __all__ = ["FORMULA", "SELF_TEST", "SelfTestError", "check_checksum", "check_self_test",
-           "digest_of", "formula_values", "get_property", "record", "seal", "set_property",
-           "signal_to_noise"]
+           "digest_of", "formula_values", "get_property", "record", "sample_steps", "seal",
+           "set_property", "signal_to_noise"]
 
 SELF_TEST, _CHECKSUM = "sterna.self_test", "sterna.sha256"
 _BATCH, _LENGTH = 2, 8
@@ -63,7 +63,7 @@ class SelfTestError(OnnxFileError):
 
 def record(proto: onnx.ModelProto, model: QuantizedModel, info: GraphInfo) -> None:
     """Store the test and the checksum in the metadata of ``proto``."""
-    tokens = _steps(info.entry)
+    tokens = sample_steps(info.entry, _BATCH, _LENGTH)
     test: dict[str, object] = {info.entry.name: tokens.tolist()}
     if info.exact:
         test["sha256"] = digest_of(*IntegerModel(model).run(tokens))
@@ -169,14 +169,14 @@ def signal_to_noise(right: np.ndarray, got: np.ndarray) -> float:
     return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
-def _steps(entry: Entry) -> np.ndarray:
-    """Tokens spread over the vocabulary, int64 ``[2, 8]``; or frames ``[2, 8, channels]``, of which
-    each is half as large as the one before."""
-    row, t = np.indices((_BATCH, _LENGTH))
+def sample_steps(entry: Entry, batch: int, length: int) -> np.ndarray:
+    """Tokens spread over the vocabulary, int64 ``[batch, length]``; or frames ``[batch, length,
+    channels]`` of all sizes."""
+    row, t = np.indices((batch, length))
     if not entry.shape:
-        return (37 * t + 101 * row + 32) % (entry.high + 1)
-    return formula_values((_BATCH, _LENGTH, *entry.shape), entry.high.bit_length() + 1) >> t[
-        ..., None]
+        return np.asarray((37 * t + 101 * row + 32) % (entry.high + 1))
+    values = formula_values((batch, length, *entry.shape), entry.high.bit_length() + 1)
+    return values >> (t % 8)[..., None]
 
 
 FORMULA = (

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from importlib.metadata import version
+from typing import Any
 
+import numpy as np
 import onnx
 from onnx import helper
 
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.entry import Entry
+from sterna.model.quantized.entry import Entry, frame_integers
 from sterna.model.quantized.records import (
     Add,
     Embedding,
@@ -89,6 +91,11 @@ class GraphInfo:
     def is_network(self) -> bool:
         """Whether it takes frames."""
         return bool(self.entry.shape)
+
+    def integers(self, frames: Any) -> tuple[np.ndarray, int]:
+        """As :meth:`~sterna.model.quantized.QuantizedModel.integers` of the network."""
+        return frame_integers(
+            frames, np.array(self.fraction_bits), self.entry.high.bit_length() + 1)
 
     @property
     def vocab(self) -> int:

@@ -1,4 +1,4 @@
-"""The files that come with Sterna: four models, their held-out text, their training records.
+"""The files that come with Sterna: models, what they are tested on, their training records.
 
 The text is shipped so that the models' figures can be reproduced with any Python: the
 manual that ``pydoc_data.topics`` holds differs from version to version.
@@ -11,13 +11,18 @@ from pathlib import Path
 from sterna.model.corpus import as_ascii
 from sterna.model.tokenizer import ASCII_VOCAB
 
-__all__ = ["BUNDLED", "bundled_heldout", "bundled_metrics", "bundled_path"]
+__all__ = ["BUNDLED", "BUNDLED_NETWORK", "bundled_heldout", "bundled_metrics", "bundled_path",
+           "bundled_recordings"]
 
 _DATA = Path(__file__).parents[1] / "data"
 
 BUNDLED = {"tiny": "tiny.safetensors", "tiny-c12": "tiny-c12.safetensors",
-           "micro": "micro-c12.safetensors", "tiny-bpe": "tiny-bpe.safetensors"}
+           "micro": "micro-c12.safetensors", "tiny-bpe": "tiny-bpe.safetensors",
+           "vowels": "vowels.safetensors"}
 """Names that stand for a bundled model wherever a command takes MODEL."""
+
+BUNDLED_NETWORK = "vowels"
+"""Which of them is a network over frames."""
 
 
 def bundled_path(name: str) -> Path:
@@ -31,6 +36,12 @@ def bundled_heldout(vocab: int = 256) -> bytes:
     """
     text = (_DATA / "heldout.txt").read_bytes()
     return as_ascii(text) if vocab <= ASCII_VOCAB else text
+
+
+def bundled_recordings() -> Path:
+    """Return the recordings that the network ``vowels`` was trained and is tested on: Japanese
+    vowels of nine speakers (Kudo, Toyama and Shimbo, 1999; data/NOTICE.txt)."""
+    return _DATA / "vowels.npz"
 
 
 def bundled_metrics(name: str) -> Path:

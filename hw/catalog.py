@@ -15,6 +15,7 @@ from sterna.hw.core.registers import Bus
 from sterna.hw.core.registers_product import REGISTERS_MODULE, register_design
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.emit.names import check_name
+from sterna.hw.layers.network_product import NETWORK
 from sterna.hw.parts.skid import Registered
 from sterna.hw.units.glu_product import GLU
 from sterna.hw.units.mac.mac_product import MAC
@@ -27,7 +28,7 @@ from sterna.model.quantized import QuantizedModel
 __all__ = ["UNITS", "emit_verilog", "model_component", "unit_named"]
 
 UNITS: Mapping[str, UnitSpec] = MappingProxyType({spec.name: spec for spec in (
-    MAC, MLGRU, GLU, CORE)})
+    MAC, MLGRU, GLU, CORE, NETWORK)})
 """Every unit that can be emitted by itself, by name; a new one needs a place in this list."""
 
 

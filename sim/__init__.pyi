@@ -1,6 +1,7 @@
 from .core.simulate import run_core_phases as run_core_phases
 from .core.simulate import simulate_core as simulate_core
 from .core.stimulus import CorePhase as CorePhase
+from .networks import simulate_network as simulate_network
 from .testing.run import CocotbRun as CocotbRun
 from .testing.run import build_options as build_options
 from .testing.run import run_cocotb as run_cocotb

@@ -22,7 +22,8 @@ from sterna.model.folder import check_replaceable, write_folder
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.bench.runner import Engine
 from sterna.sim.core.simulate import CoreReport, simulate_core
-from sterna.sim.units import SimulationReport, simulate
+from sterna.sim.reports import SimulationReport
+from sterna.sim.units import simulate
 
 __all__ = ["netlist_of", "simulate_core_netlist", "simulate_netlist", "synthesize_unit"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,78 +12,19 @@ import numpy as np
 from sterna.hw.catalog import emit_verilog, unit_named
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts
+from sterna.hw.layers.network_product import NETWORK
 from sterna.hw.testbench.job import Job
-from sterna.hw.testbench.scoreboard import Checks, check_phase
+from sterna.hw.testbench.scoreboard import check_phase
 from sterna.model.checks import one_of
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.compare import Comparison
 from sterna.sim.bench.runner import Simulator, check_simulator, run_on, work_folder
 from sterna.sim.bench.waves import check_waves, with_views
 from sterna.sim.core.reference import record_activations
 from sterna.sim.core.simulate import CoreReport, simulate_core
+from sterna.sim.networks import simulate_network
+from sterna.sim.reports import PhaseReport, SimulationReport
 
-__all__ = ["PhaseReport", "SimulationReport", "simulate"]
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseReport:
-    """What one phase ran and how it came out."""
-
-    name: str
-    beats: int
-    cycles: int
-    checks: Checks
-
-
-@dataclass(frozen=True, slots=True)
-class SimulationReport:
-    """Result of :func:`simulate`: what was run, and every phase in order.
-
-    ``agreement`` compares the two oracles with each other; None if the unit has no tensor of a
-    text. ``seconds`` is wall time, compilation included.
-    """
-
-    unit: str
-    simulator: Simulator
-    tokens: int
-    seed: int
-    agreement: Comparison | None
-    phases: list[PhaseReport]
-    seconds: float
-
-    @property
-    def checks(self) -> Checks:
-        """All phases together."""
-        return sum((phase.checks for phase in self.phases), Checks())
-
-    @property
-    def passed(self) -> bool:
-        """Whether every value agreed, in every comparison that there should be."""
-        if self.agreement is None:
-            return self.checks.reference.passed
-        return self.agreement.passed and self.checks.passed
-
-    @property
-    def failure(self) -> str | None:
-        """The first difference in words: where it was found, and what it is."""
-        if self.agreement and self.agreement.first:
-            return f"reference and onnxruntime differ: {self.agreement.first}"
-        for phase in self.phases:
-            if phase.checks.first:
-                return f"phase '{phase.name}': {phase.checks.first}"
-        return None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The report as plain data, for JSON."""
-        return {
-            "unit": self.unit, "simulator": self.simulator.value, "tokens": self.tokens,
-            "seed": self.seed, "passed": self.passed, "seconds": round(self.seconds, 1),
-            "first": self.failure,
-            "phases": [
-                {"name": phase.name, "beats": phase.beats, "cycles": phase.cycles,
-                 **phase.checks.as_dict()}
-                for phase in self.phases],
-        }
+__all__ = ["simulate"]
 
 
 def simulate(
@@ -104,14 +44,16 @@ def simulate(
     weight memory has no such tensor: its words are compared with the model's weights.
 
     The core reads the tokens as a prompt and writes one more, by :func:`sterna.simulate_core`,
-    which also takes several prompts and writes text.
+    which also takes several prompts and writes text. A network reads frames, by
+    :func:`sterna.sim.simulate_network`, which takes several recordings.
 
     Parameters
     ----------
     model, unit
         The quantised model, and the name of the unit: ``"mac"``, for example.
     tokens
-        Tokens of a text, ``[length]``; the model runs them from a fresh state.
+        Tokens of a text, ``[length]``, of a network frames ``[length, channels]``; the model runs
+        them from a fresh state.
     simulator, seed
         ``verilator`` or ``icarus``, and the seed of the random pauses.
     waves
@@ -140,13 +82,14 @@ def simulate(
     """
     simulator = one_of("simulator", simulator, Simulator)
     spec = unit_named(unit)
-    if spec.stimulus is None:
-        return simulate_core(
-            model, [model.entry.array(tokens, ["length"]).tolist()], 1,
-            simulator=simulator, waves=waves, work=work, seed=seed, emitted=emitted,
-            prepare=prepare, progress=progress, **sizes)
-    spec.check_sizes(sizes)
     tokens = model.entry.array(tokens, ["length"])
+    if spec.stimulus is None:
+        options: dict[str, Any] = {
+            "simulator": simulator, "waves": waves, "work": work, "seed": seed, "emitted": emitted,
+            "prepare": prepare, "progress": progress, **sizes}
+        return (simulate_network(model, [tokens], **options) if spec is NETWORK
+                else simulate_core(model, [tokens.tolist()], 1, **options))
+    spec.check_sizes(sizes)
     check_waves(waves, simulator)
     check_simulator(simulator, work)
     if emitted is not None:

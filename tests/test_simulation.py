@@ -33,7 +33,8 @@ from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import encode
 from sterna.sim.bench.runner import Simulator, run_on
 from sterna.sim.core.simulate import simulate_core
-from sterna.sim.units import SimulationReport, simulate
+from sterna.sim.reports import SimulationReport
+from sterna.sim.units import simulate
 
 UNITS = ["mac", "mlgru", "glu"]
 SMALL = ModelConfig(d=24, layers=2, dff=40)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sterna.hw.core.limits import Limits
     from sterna.hw.flow.target import FpgaTarget, Resource
     from sterna.sim.core.simulate import CoreReport
-    from sterna.sim.units import SimulationReport
+    from sterna.sim.reports import SimulationReport
 
 __all__ = ["COMMANDS", "pack", "report", "simulate", "units", "verilog"]
 
@@ -208,7 +208,7 @@ def simulate(
             loaded, prompt or [PROMPT], count, temperature, engine, netlist, common, quiet,
             as_json)
     from sterna.sim.netlist import simulate_netlist
-    from sterna.sim.units import SimulationReport
+    from sterna.sim.reports import SimulationReport
     from sterna.sim.units import simulate as simulate_verilog
     with Stages(quiet) as stage:
         found = (simulate_netlist if netlist else simulate_verilog)(

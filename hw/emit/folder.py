@@ -96,9 +96,9 @@ def emit_component(
     With ``axis`` it has ``<module>_axis.v`` as well, a wrapper with AXI4-Stream ports.
     """
     if isinstance(made_for, QuantizedModel):
+        shape = {} if made_for.is_network else {"config": made_for.config.to_json()}
         made_for = {"model": {
-            "sha256": made_for.sha256, "config": made_for.config.to_json(),
-            "profile": made_for.profile.name}}
+            "sha256": made_for.sha256, **shape, "profile": made_for.profile.name}}
     component, module, params = design.component, design.module, design.component.params
     module_ports = ports(component)
     fields = payload_fields(component)

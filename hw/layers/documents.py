@@ -16,7 +16,7 @@ from sterna.model.layers import BitLinearLayer, GluLayer, Layer, MatrixLayer, Ml
 
 __all__ = [
     "act_values", "layer_sections", "layer_summary", "layer_vectors",
-    "matrix_sections", "matrix_summary", "matrix_vectors", "result_values", "result_words",
+    "matrix_sections", "matrix_summary", "matrix_vectors", "patience", "result_values", "result_words",
     "vector_values"]
 
 _MOST_VALUES = 6000
@@ -85,7 +85,7 @@ def matrix_vectors(
             break
     return Vectors(
         [VectorPhase("random and extreme activations", {"acts": inputs}, {out: expected})],
-        patience=_patience(max(each.latency for each in cycles)))
+        patience=patience(max(each.latency for each in cycles)))
 
 
 def layer_vectors(
@@ -114,7 +114,7 @@ def layer_vectors(
         expected += result_words(params, ports, results)
     return Vectors(
         [VectorPhase("random and extreme vectors", {"vectors": inputs}, {"results": expected})],
-        patience=_patience(cycles.latency))
+        patience=patience(cycles.latency))
 
 
 def result_words(
@@ -137,7 +137,7 @@ def _words(values: np.ndarray, size: int) -> np.ndarray:
     return np.pad(values, (0, -len(values) % size)).reshape(-1, size)
 
 
-def _patience(cycles: int) -> int:
+def patience(cycles: int) -> int:
     """Cycles without a transfer that count as a hang: pauses make every cycle some longer."""
     return 2000 + 8 * cycles
 

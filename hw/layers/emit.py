@@ -43,12 +43,12 @@ from sterna.model.layers.layer import LayerOrWeights, input_bits, layer_of, matr
 from sterna.model.layers.matrix import Ternary
 from sterna.model.profile import S16, FixedPoint, NumericProfile
 from sterna.model.quantized import Projection
-from sterna.model.quantized.plan import StageKind, plan
+from sterna.model.quantized.plan import StageKind, StagePlan, plan
 from sterna.model.quantized.records import Input
 
 __all__ = [
-    "emit_layer", "emit_matrix", "layer_component", "matrix_component", "plan_matrices",
-    "sha256_of"]
+    "emit_layer", "emit_matrix", "layer_component", "layer_design", "layer_params",
+    "matrix_component", "plan_matrices", "sha256_of"]
 
 _ROWS, _COLS, _LANES = 8, 128, 8
 """Sizes unless told otherwise; a smaller matrix gets a smaller array."""
@@ -105,32 +105,52 @@ def plan_matrices(
     return _packed(LayerParams(limits, sequences=2, **sizes), [[each] for each in projections])
 
 
-def plan_layer(
+def layer_params(
     layer: Layer, *, sequences: int = 1, rows: int | None = None, cols: int | None = None,
     lanes: int | None = None, style: str = "generic", compact: bool = False,
-) -> tuple[LayerParams, ProgramImage, FrameConstants | None]:
+) -> LayerParams:
+    """The parameters of a layer's unit, with the sizes of :func:`emit_layer`."""
     profile = replace(layer.profile, logit=layer.output)
     if layer.input is not None and input_bits(profile) > profile.x.bits:
         raise ValueError(
             f"a layer that adds to its input takes the {profile.x.bits} bits of the residual "
             f"stream, and profile {profile.name} has vectors of {input_bits(profile)}")
-    try:
-        stages = plan(tuple(layer.records()), profile)
-    except ValueError as error:
-        raise ValueError(f"no unit computes these layers in this order: {error}") from error
-    matrices, vectors, frame, channels = layer.matrices(), layer.vectors(), None, 0
-    if isinstance(first := layer.records()[0], Input):
-        channels = first.channels
-        frame = FrameConstants(*(vectors[f"{first.name}.{part}"].tolist()
-                                 for part in ("offset", "shift")))
+    stages, first = _stages(layer, profile), layer.records()[0]
     sizes = _sizes([(each.rows, each.columns) for each in stages], rows, cols, lanes, style)
     limits = Limits(
         profile, tuple(StageLimits(each.kind, len(each.matrices), each.rows, each.columns)
-                       for each in stages), _shifts(list(matrices.values())))
-    params = LayerParams(
-        limits, sequences=sequences, compact=compact, channels=channels, **sizes)
-    return *_packed(
-        params, [[matrices[name] for name in each.matrices] for each in stages]), frame
+                       for each in stages), _shifts(list(layer.matrices().values())))
+    return LayerParams(
+        limits, sequences=sequences, compact=compact,
+        channels=first.channels if isinstance(first, Input) else 0, **sizes)
+
+
+def layer_unit(layer: Layer, params: LayerParams) -> LayerUnit:
+    """The unit of a layer, with its weights."""
+    matrices, vectors, frame = layer.matrices(), layer.vectors(), None
+    if isinstance(first := layer.records()[0], Input):
+        frame = FrameConstants(*(vectors[f"{first.name}.{part}"].tolist()
+                                 for part in ("offset", "shift")))
+    stages = _stages(layer, params.limits.profile)
+    return LayerUnit(*_packed(
+        params, [[matrices[name] for name in each.matrices] for each in stages]), frame)
+
+
+def layer_design(layer: Layer, params: LayerParams, name: str) -> UnitDesign:
+    """What the folder of a layer holds; ``name`` is that of its module."""
+    unit, cycles = layer_unit(layer, params), unit_cycles(params)
+    return UnitDesign(
+        unit, name, derived=(), summary=layer_summary(layer, params),
+        sections=layer_sections(layer, params, cycles[0]),
+        extra={"layer": _described(layer), **_stated(cycles)},
+        vectors=layer_vectors(layer, params, UnitPorts.of(interface_of(unit)), cycles[0]))
+
+
+def _stages(layer: Layer, profile: NumericProfile) -> tuple[StagePlan, ...]:
+    try:
+        return plan(tuple(layer.records()), profile)
+    except ValueError as error:
+        raise ValueError(f"no unit computes these layers in this order: {error}") from error
 
 
 def _shifts(projections: Sequence[Projection]) -> tuple[int, int]:
@@ -272,18 +292,12 @@ def emit_layer(
     check_path("folder", folder)
     check_replaceable(Path(folder))
     layer = _layer_with_norm(layer_or_weights, profile, output)
-    params, image, frame = plan_layer(
+    params = layer_params(
         layer, sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style,
         compact=compact)
     name = _NAMES.get(type(layer), "network") if name is None else name
     check_name(name)
-    unit = LayerUnit(params, image, frame)
-    cycles = unit_cycles(params)
-    design = UnitDesign(
-        unit, name, derived=(), summary=layer_summary(layer, params),
-        sections=layer_sections(layer, params, cycles[0]), extra=_stated(cycles),
-        vectors=layer_vectors(layer, params, UnitPorts.of(interface_of(unit)), cycles[0]))
-    return emit_component({"layer": _described(layer)}, design, folder, axis=axis)
+    return emit_component({}, layer_design(layer, params, name), folder, axis=axis)
 
 
 def matrix_component(
@@ -309,7 +323,7 @@ def layer_component(
 ) -> LayerUnit:
     """The Amaranth component that :func:`emit_layer` writes, with the same arguments and errors."""
     layer = _layer_with_norm(layer_or_weights, profile, output)
-    return LayerUnit(*plan_layer(
+    return layer_unit(layer, layer_params(
         layer, sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style,
         compact=compact))
 

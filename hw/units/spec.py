@@ -23,7 +23,10 @@ from sterna.hw.testbench.stimulus import (
 )
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["Sizes", "UnitSpec", "usual_phases"]
+__all__ = ["NETWORK_UNIT", "Sizes", "UnitSpec", "usual_phases"]
+
+NETWORK_UNIT = "network"
+"""Name of the unit of a model over frames; all others are of language models."""
 
 Sizes: TypeAlias = Mapping[str, Any]
 """Sizes that were chosen, by name: ``{"lanes": 4, "trace": True}``. Others keep their default."""
@@ -42,11 +45,11 @@ class UnitSpec:
     params: Callable[..., Any]
     #: builds the component from a model and the parameters, and says what its folder holds
     design: Callable[[QuantizedModel, Any], UnitDesign]
-    #: what a simulation sends and expects; None for the core, whose simulation is its own
+    #: what a simulation sends and expects; None for whole models, whose simulations are their own
     stimulus: Stimulus | None
     tokens: int  #: tokens of text that a simulation runs unless told otherwise
     #: makes the words for the test of its folder from a model and the unit, which is not
-    #: written yet; None for short phases of the stimulus
+    #: written yet; None for short phases of the stimulus, or those of the design
     vectors: Callable[[QuantizedModel, EmittedUnit], Vectors | None] | None = None
 
     @property
@@ -79,8 +82,14 @@ class UnitSpec:
 
     def params_for(self, model: QuantizedModel, sizes: Sizes) -> Any:
         """Return the parameters for a model; ValueError for a size that the unit does not have,
-        or that does not fit the model.
+        or that does not fit the model, and for a unit of a language model for a network, or the
+        other way round.
         """
+        if model.is_network != (self.name == NETWORK_UNIT):
+            raise ValueError(
+                f"unit {self.name} is of a language model, and this is a network over "
+                f"{model.entry}: its unit is {NETWORK_UNIT}" if model.is_network else
+                f"unit {self.name} is of a network over frames, and this is a language model")
         self.check_sizes(sizes)
         return self.params(model, **sizes)
 
@@ -91,7 +100,8 @@ class UnitSpec:
         draft = EmittedUnit(
             Path(), design.module, params, {**interface_of(design.component), **design.extra},
             design.extra_files)
-        return replace(design, vectors=(self.vectors or self._short_vectors)(model, draft))
+        make = self.vectors or (self._short_vectors if self.stimulus is not None else None)
+        return design if make is None else replace(design, vectors=make(model, draft))
 
     def _short_vectors(self, model: QuantizedModel, draft: EmittedUnit) -> Vectors:
         assert self.stimulus is not None

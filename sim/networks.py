@@ -1,0 +1,209 @@
+"""Simulate the emitted Verilog of a network on frames, and compare every result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sterna.export.runtime.runtime import OnnxModel
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.payloads import UnitPorts, pack_words
+from sterna.hw.layers.documents import patience, vector_values
+from sterna.hw.layers.layer_params import LayerParams
+from sterna.hw.layers.network_product import NETWORK
+from sterna.hw.testbench.job import Job, Phase
+from sterna.hw.testbench.scoreboard import ExpectedTensor, ScoredPhase, check_phase
+from sterna.hw.testbench.stimulus import last_flags
+from sterna.model.checks import one_of
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.compare import Comparison, compare
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.recordings import results_of
+from sterna.sim.bench.cpp_bench import run_in_cpp
+from sterna.sim.bench.runner import Engine, Simulator, check_simulator, run_on, work_folder
+from sterna.sim.bench.waves import check_waves, with_views
+from sterna.sim.reports import PhaseReport, SimulationReport
+
+__all__ = ["simulate_network"]
+
+_FEW = 4
+"""Frames of a phase that is there for something else than the frames."""
+
+
+def simulate_network(
+    model: QuantizedModel, recordings: Sequence[np.ndarray], *,
+    engine: Engine | str = Engine.COCOTB, simulator: Simulator | str = Simulator.VERILATOR,
+    waves: Path | None = None, work: Path | None = None, seed: int = 1,
+    emitted: EmittedUnit | None = None,
+    prepare: Callable[[EmittedUnit, Path], EmittedUnit] = lambda emitted, work: emitted,
+    progress: Callable[[str], None] = lambda message: None, **sizes: object,
+) -> SimulationReport:
+    """Run the Verilog of a network on recordings; every result is compared with the integer
+    reference and with onnxruntime.
+
+    Parameters
+    ----------
+    model
+        A network over frames.
+    recordings
+        Integer frames, ``[length, channels]`` each, as ``model.integers`` makes them; each begins
+        with a fresh state. Sequences of the unit take turns.
+    engine
+        ``cocotb`` with random pauses, a reset in mid-vector and extreme frames; ``cpp`` for
+        thousands of frames, without pauses.
+    simulator, waves, work, seed, emitted, prepare, progress, sizes
+        As of :func:`sterna.simulate`.
+
+    Raises
+    ------
+    ValueError
+        If the model is none of frames, there are no recordings or one has no frames, frames have
+        another length or range, or a size does not fit.
+    MissingToolError, SimulationError
+        As :func:`sterna.simulate` does.
+    """
+    engine, simulator = one_of("engine", engine, Engine), one_of("simulator", simulator, Simulator)
+    if engine is Engine.CPP and simulator is not Simulator.VERILATOR:
+        raise ValueError(f"the engine cpp runs in verilator, not in {simulator.value}")
+    NETWORK.check_sizes(sizes)
+    check_waves(waves, simulator)
+    check_simulator(simulator, work)
+    if emitted is not None:
+        NETWORK.check_emitted(emitted, sizes)
+    started = time.monotonic()
+    with work_folder(work) as folder:
+        if emitted is None:
+            progress("emit the Verilog")
+            emitted = emit_verilog(model, NETWORK.name, folder / NETWORK.name, **sizes)
+        emitted = prepare(emitted, folder)
+        frames = [model.entry.array(each, ["length"]) for each in recordings]
+        if not frames:
+            raise ValueError("there must be at least one recording")
+        count = sum(map(len, frames))
+        progress(f"compute {count} frames with the reference and onnxruntime")
+        phases = _Phases(model, emitted)
+        agreement = phases.agreement(frames)
+        scored = [phases.of("recordings", frames, random_pauses=engine is Engine.COCOTB)]
+        if engine is Engine.COCOTB:
+            few = [frames[0][:_FEW]] * phases.params.sequences
+            scored += [
+                phases.of("no pauses", few, random_pauses=False), phases.cut("cut in mid-vector"),
+                phases.of("after a reset in mid-vector", few, reset=True),
+                phases.of("extremes", [_extremes(model)] * phases.params.sequences)]
+        progress(f"compile and run in {simulator.value}")
+        ports = UnitPorts.of(emitted.manifest)
+        job = Job(ports.inputs, ports.outputs, seed, [each.phase for each in scored],
+                  levels=ports.levels, patience=phases.patience)
+        place = folder / f"{NETWORK.name}_{engine.value}_{simulator.value}"
+        with with_views(waves, emitted.manifest, emitted.sources):
+            results = (
+                run_in_cpp(emitted.sources, emitted.module, job, place, waves=waves)
+                if engine is Engine.CPP else
+                run_on(simulator, emitted.sources, emitted.module, job, place, waves=waves))
+    return SimulationReport(
+        NETWORK.name, simulator, count, seed, agreement,
+        [PhaseReport(each.phase.name, each.phase.beats, result.cycles,
+                     check_phase(each, result.outputs))
+         for each, result in zip(scored, results, strict=True)],
+        time.monotonic() - started)
+
+
+class _Phases:
+    """Makes phases of recordings for an emitted network."""
+
+    def __init__(self, model: QuantizedModel, emitted: EmittedUnit) -> None:
+        self.params: LayerParams = emitted.params
+        self._fields = UnitPorts.of(emitted.manifest).fields
+        self._oracles = IntegerModel(model), OnnxModel(model)
+        self.patience = patience(int(emitted.manifest["cycles"][0]["latency"]))
+
+    def agreement(self, recordings: Sequence[np.ndarray]) -> Comparison:
+        """How the two oracles agree about recordings."""
+        reference, onnx = (results_of(each, recordings) for each in self._oracles)
+        return sum((compare("results", *both) for both in zip(reference, onnx, strict=True)),
+                   Comparison())
+
+    def of(
+        self, name: str, recordings: Sequence[np.ndarray], *, reset: bool = False,
+        random_pauses: bool = True,
+    ) -> ScoredPhase:
+        """The phase of recordings: those of a sequence follow each other, and the last frame of one
+        that has fewer than another comes again until all have as many."""
+        params, sequences = self.params, self.params.sequences
+        turns: list[list[tuple[np.ndarray, bool, int, np.ndarray, np.ndarray]]] = [
+            [] for _ in range(sequences)]
+        # What is left over fills up with the first recordings once more.
+        many = -(-len(recordings) // sequences) * sequences
+        chosen = [recordings[index % len(recordings)] for index in range(many)]
+        longest = max(map(len, chosen))
+        if sequences > 1:
+            chosen = [np.pad(each, ((0, longest - len(each)), (0, 0)), mode="edge")
+                      for each in chosen]
+        results = zip(*(results_of(each, chosen) for each in self._oracles), strict=True)
+        for index, (frames, (reference, onnx)) in enumerate(zip(chosen, results, strict=True)):
+            turns[index % sequences] += [
+                (x, at == 0, at, *both)
+                for at, (x, *both) in enumerate(zip(frames, reference, onnx, strict=True))]
+        inputs: list[int] = []
+        expected: list[ExpectedTensor] = []
+        word = 0
+        for together in zip(*turns, strict=True):
+            for sequence, (x, start, *_) in enumerate(together):
+                inputs += pack_words(self._fields["vectors"], vector_values(
+                    params, x, start=start, sequence=sequence))
+            for first in range(0, sequences, params.batch):
+                own = range(first, first + params.batch)
+                found, word = self._results(together, own, word)
+                expected += found
+        return ScoredPhase(
+            Phase(name, {"vectors": inputs}, {"results": word}, reset=reset,
+                  random_pauses=random_pauses), expected)
+
+    def _results(
+        self, together: Sequence[tuple[np.ndarray, bool, int, np.ndarray, np.ndarray]],
+        sequences: Sequence[int], word: int,
+    ) -> tuple[list[ExpectedTensor], int]:
+        """What the sequences of a phase of the unit give, which take turns, the rows of the array
+        of each; and how many words there are behind it."""
+        params, fields = self.params, self._fields["results"]
+        beats, rows, expected = params.row_beats, params.rows, []
+        groups = params.words_out(len(params.limits.program) - 1) // beats
+        for group in range(groups):
+            for sequence in sequences:
+                _, _, at, reference, onnx = together[sequence]
+                part = slice(group * rows, (group + 1) * rows)
+                flags = last_flags(beats) if group == groups - 1 else np.zeros(beats, np.int64)
+                said = f"of sequence {sequence}, from channel {group * rows} on"
+                expected.append(ExpectedTensor(
+                    at, f"results {said}", "results", word, beats, fields["y"], reference[part],
+                    onnx[part]))
+                expected.append(ExpectedTensor(
+                    at, f"last {said}", "results", word, beats, fields["last"], flags))
+                if "sequence" in fields:
+                    expected.append(ExpectedTensor(
+                        at, f"sequence {said}", "results", word, beats, fields["sequence"],
+                        np.full(beats, sequence)))
+                word += beats
+        return expected, word
+
+    def cut(self, name: str) -> ScoredPhase:
+        """Some words of a vector, and nothing expected."""
+        values = vector_values(self.params, np.zeros(self.params.channels, np.int64), start=True)
+        words = pack_words(self._fields["vectors"], values)
+        return ScoredPhase(Phase(name, {"vectors": words[:max(len(words) // 2, 1)]}, {}))
+
+
+def _extremes(model: QuantizedModel) -> np.ndarray:
+    """Frames of the ends of their range, zeros, and random ones of all sizes."""
+    entry, rng = model.entry, np.random.default_rng(1)
+    ends = np.array([entry.low, entry.high, 0, -1, 1])
+    index = np.arange(entry.shape[0])
+    corners = np.stack([np.full(entry.shape, end) for end in ends]
+                       + [ends[(index + shift) % 5] for shift in range(3)])
+    sizes = np.arange(8)[:, None]
+    return np.concatenate([
+        corners, rng.integers(entry.low, entry.high + 1, (8, *entry.shape)) >> 2 * sizes])

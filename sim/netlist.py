@@ -22,10 +22,12 @@ from sterna.model.folder import check_replaceable, write_folder
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.bench.runner import Engine
 from sterna.sim.core.simulate import CoreReport, simulate_core
+from sterna.sim.networks import simulate_network
 from sterna.sim.reports import SimulationReport
 from sterna.sim.units import simulate
 
-__all__ = ["netlist_of", "simulate_core_netlist", "simulate_netlist", "synthesize_unit"]
+__all__ = ["netlist_of", "simulate_core_netlist", "simulate_netlist",
+           "simulate_network_netlist", "synthesize_unit"]
 
 
 def synthesize_unit(emitted: EmittedUnit) -> dict[str, Any]:
@@ -78,6 +80,16 @@ def simulate_core_netlist(
     return simulate_core(
         model, prompts, tokens, engine=Engine.COCOTB, prepare=partial(_prepare, progress),
         progress=progress, **options)
+
+
+def simulate_network_netlist(
+    model: QuantizedModel, recordings: Sequence[np.ndarray], *,
+    progress: Callable[[str], None] = lambda message: None, **options: Any,
+) -> SimulationReport:
+    """Run the netlist of a network. Arguments and errors are those of
+    :func:`sterna.sim.simulate_network`, further errors those of :func:`simulate_netlist`."""
+    return simulate_network(
+        model, recordings, prepare=partial(_prepare, progress), progress=progress, **options)
 
 
 def _prepare(

@@ -23,7 +23,7 @@ from sterna.cli.terminal.options import (
     refuse,
 )
 from sterna.cli.terminal.tables import Table
-from sterna.cli.terminal.texts import PROMPT, check_prompts, tokens_of
+from sterna.cli.terminal.texts import PROMPT, check_prompts, frames_of, tokens_of
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import PROFILES
@@ -150,15 +150,18 @@ def simulate(
     unit: unit_options.UnitOption,
     *,
     tokens: Annotated[int | None, typer.Option(
-        help="Tokens of the text to run, or for the core to write. Default: the unit's own.")
-        ] = None,
+        help="Tokens of the text to run, or for the core to write; for a network, frames. "
+             "Default: the unit's own.")] = None,
     prompt: Annotated[list[str] | None, typer.Option(
         help="core: text to continue; each text given is a sequence of its own.")] = None,
     temperature: Annotated[float, typer.Option(
         help="core: 0 takes the most likely token.")] = 0.0,
     engine: Annotated[Engine, typer.Option(
-        help="core: cocotb compares every tensor; cpp is for thousands of tokens.")
-        ] = Engine.COCOTB,
+        help="core: cocotb compares every tensor; cpp is for thousands of tokens. network: cpp is "
+             "for thousands of frames.")] = Engine.COCOTB,
+    data: Annotated[Path | None, typer.Option(
+        metavar="DATA.npz", help="network: recordings to run. Default: the held-out ones of the "
+                                 "bundled network.")] = None,
     text: Annotated[Path | None, typer.Option(
         help="UTF-8 text. Default: the held-out text of the bundled models.")] = None,
     sizes: unit_options.GivenSizes,
@@ -180,19 +183,27 @@ def simulate(
     mismatch, and names it.
 
     The core writes text, one sequence for each --prompt. All its intermediate tensors (with
-    --engine cpp, the logits) and the cycles of its tokens are compared.
+    --engine cpp, the logits) and the cycles of its tokens are compared. A network runs recordings,
+    and its results are compared.
 
     Example: sterna simulate tiny --unit core --prompt "The for statement" --tokens 64
     """
     from sterna.hw.catalog import unit_named
+    from sterna.hw.core.core_product import CORE
     spec = unit_named(unit)
     spec.check_sizes(sizes)
     loaded = load_model(model)
+    spec.check_model(loaded)
     count = spec.tokens if tokens is None else tokens
     check_folder(output)
     where = f"does not go with simulate --unit {unit}"
-    is_core = spec.stimulus is None
-    if is_core:
+    is_core, is_network = spec is CORE, loaded.is_network
+    if not is_network:
+        refuse(f"{where}: it is for --unit network", data=data)
+    if is_network:
+        refuse(f"{where}: a network takes frames", text=text, prompt=prompt,
+               temperature=temperature)
+    elif is_core:
         refuse(f"{where}: give a --prompt for each sequence", sequences="sequences" in sizes)
         refuse(f"{where}: cocotb compares every tensor anyway", trace="trace" in sizes)
         refuse(f"{where}: the core writes text: give --prompt", text=text)
@@ -207,18 +218,26 @@ def simulate(
         return _simulate_core(
             loaded, prompt or [PROMPT], count, temperature, engine, netlist, common, quiet,
             as_json)
-    from sterna.sim.netlist import simulate_netlist
-    from sterna.sim.reports import SimulationReport
-    from sterna.sim.units import simulate as simulate_verilog
     with Stages(quiet) as stage:
-        found = (simulate_netlist if netlist else simulate_verilog)(
-            loaded, unit, tokens_of(text, count, loaded), progress=stage, **common)
-    assert isinstance(found, SimulationReport)
+        if is_network:
+            from sterna.sim.netlist import simulate_network_netlist
+            from sterna.sim.networks import simulate_network
+            found = (simulate_network_netlist if netlist else simulate_network)(
+                loaded, frames_of(model, loaded, data, count), engine=engine, progress=stage,
+                **common)
+        else:
+            from sterna.sim.netlist import simulate_netlist
+            from sterna.sim.reports import SimulationReport
+            from sterna.sim.units import simulate as simulate_verilog
+            report = (simulate_netlist if netlist else simulate_verilog)(
+                loaded, unit, tokens_of(text, count, loaded), progress=stage, **common)
+            assert isinstance(report, SimulationReport)
+            found = report
     if as_json:
         print_json(found.as_dict())
     else:
-        _unit_table(f"{'netlist of ' if netlist else ''}{unit} in {simulator.value}, {count} "
-                    f"tokens, seed {seed}", found).print()
+        _unit_table(f"{'netlist of ' if netlist else ''}{unit} in {simulator.value}, "
+                    f"{found.tokens} {loaded.entry.name}, seed {seed}", found).print()
     return _end(found, output, as_json)
 
 

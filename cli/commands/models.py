@@ -13,11 +13,10 @@ import typer
 from sterna.cli.terminal.console import Stages, out, print_json, progress_bar, say
 from sterna.cli.terminal.options import MODEL_HELP, JsonOption, QuietOption, is_checkpoint, refuse
 from sterna.cli.terminal.tables import Table
-from sterna.cli.terminal.texts import beginning, text_of
+from sterna.cli.terminal.texts import beginning, recordings_of, text_of
 from sterna.model.corpus import BUILTIN_NAME
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel, load_model
-from sterna.model.quantized.bundled import BUNDLED_NETWORK, bundled_recordings
 from sterna.model.quantized.records import records_to_json
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.tokenizer import BYTES, NUMBERS
@@ -147,13 +146,10 @@ def _evaluate_network(
     """Print how many recordings are right; return the exit code."""
     from sterna.cli.commands.graphs import open_model
     from sterna.model.quantized.integer import IntegerModel
-    from sterna.model.quantized.recordings import Recordings, accuracy
-    if data is None and name != BUNDLED_NETWORK:
-        raise ValueError(f"{name} is a network, and needs labelled recordings: give --data")
+    from sterna.model.quantized.recordings import accuracy
     with Stages(quiet) as stage:
         stage("read the recordings", quick=True)
-        recordings = (Recordings.load(bundled_recordings(), held_out=True) if data is None
-                      else Recordings.load(data))
+        recordings = recordings_of(name, data)
         is_reference = onnx is None and isinstance(network, QuantizedModel)
         runs = (IntegerModel(network) if is_reference
                 else open_model(name, form=onnx, option="--onnx"))

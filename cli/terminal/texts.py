@@ -9,12 +9,14 @@ import numpy as np
 
 from sterna.model.files import read_text
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.bundled import bundled_heldout
+from sterna.model.quantized.bundled import BUNDLED_NETWORK, bundled_heldout, bundled_recordings
+from sterna.model.quantized.recordings import Recordings
 from sterna.model.tokenizer import check_bytes
 from sterna.model.tokens.text import first_characters
 from sterna.model.tokens.tokenizer import BYTES, NUMBERS, Tokenizer
 
-__all__ = ["PROMPT", "beginning", "check_prompts", "text_of", "tokens_of"]
+__all__ = ["PROMPT", "beginning", "check_prompts", "frames_of", "recordings_of", "text_of",
+           "tokens_of"]
 
 PROMPT = "The for statement"
 """What is continued where no prompt is given."""
@@ -58,6 +60,29 @@ def beginning(text: bytes, limit: int | None, tokenizer: Tokenizer) -> bytes:
     if limit is None or tokenizer.kind == BYTES.kind:
         return text[:limit]
     return first_characters(text, limit)
+
+
+def recordings_of(name: str, data: Path | None) -> Recordings:
+    """The recordings of a file, or else those held out of the training of the bundled network,
+    which is for that alone."""
+    if data is not None:
+        return Recordings.load(data)
+    if name != BUNDLED_NETWORK:
+        raise ValueError(f"{name} is a network, and needs recordings: give --data")
+    return Recordings.load(bundled_recordings(), held_out=True)
+
+
+def frames_of(
+    name: str, model: QuantizedModel, data: Path | None, count: int,
+) -> list[np.ndarray]:
+    """The first ``count`` integer frames of recordings, as :func:`recordings_of` finds them."""
+    frames = [model.integers(each)[0] for each in recordings_of(name, data).frames]
+    total = sum(map(len, frames))
+    if not 1 <= count <= total:
+        raise ValueError(f"--tokens must be from 1 to {total} (all frames), got {count}")
+    ends = np.cumsum([0, *map(len, frames)])
+    return [each[:count - begin] for each, begin in zip(frames, ends, strict=False)
+            if begin < count]
 
 
 def tokens_of(

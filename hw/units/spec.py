@@ -82,16 +82,20 @@ class UnitSpec:
 
     def params_for(self, model: QuantizedModel, sizes: Sizes) -> Any:
         """Return the parameters for a model; ValueError for a size that the unit does not have,
-        or that does not fit the model, and for a unit of a language model for a network, or the
-        other way round.
+        or that does not fit the model, and as :meth:`check_model` raises it.
         """
+        self.check_model(model)
+        self.check_sizes(sizes)
+        return self.params(model, **sizes)
+
+    def check_model(self, model: QuantizedModel) -> None:
+        """Raise ValueError for a network that is to have a unit of language models, or the other
+        way round."""
         if model.is_network != (self.name == NETWORK_UNIT):
             raise ValueError(
                 f"unit {self.name} is of a language model, and this is a network over "
                 f"{model.entry}: its unit is {NETWORK_UNIT}" if model.is_network else
                 f"unit {self.name} is of a network over frames, and this is a language model")
-        self.check_sizes(sizes)
-        return self.params(model, **sizes)
 
     def tested_design(self, model: QuantizedModel, params: Any) -> UnitDesign:
         """Return the design with the words for the test that its folder carries."""

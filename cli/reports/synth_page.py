@@ -122,10 +122,10 @@ def _figures(report: SynthReport) -> Table:
             add(f"Fmax, {name}, MHz" if len(report.runs) > 1 else "Fmax, MHz", f"{value:.1f}",
                 report.target.router.tool)
     if report.cycles_per_token is not None:
-        add("cycles per token", number(report.cycles_per_token), "cycle model",
+        add(f"cycles per {report.step}", number(report.cycles_per_token), "cycle model",
             origin=Origin.SIMULATED)
     if report.tokens_per_second is not None:
-        add("tokens/s", f"{report.tokens_per_second:,.0f}", "largest Fmax / cycles",
+        add(f"{report.step}s/s", f"{report.tokens_per_second:,.0f}", "largest Fmax / cycles",
             origin=Origin.ESTIMATED)
     return Table("figures", ("figure", "value", "available", "kind", "by"), rows)
 
@@ -196,7 +196,7 @@ def _verdict(report: SynthReport) -> Verdict:
     if report.best is not None:
         figures.append((f"{report.best.fmax_mhz:.1f} MHz", "Fmax by nextpnr"))
     if report.tokens_per_second is not None:
-        figures.append((number(round(report.tokens_per_second)), "tokens/s, estimated"))
+        figures.append((number(round(report.tokens_per_second)), f"{report.step}s/s, estimated"))
     device = report.target.description
     if report.misfit is not None:
         return Verdict(Outcome.FAIL, "DOES NOT FIT", report.misfit, figures)

@@ -12,7 +12,9 @@ from sterna.hw.core.core_product import CORE
 from sterna.hw.core.limits import Limits
 from sterna.hw.flow.estimate import core_rams, estimated, fitting, fold, has_room, sizes_of
 from sterna.hw.flow.synth_report import Usage
+from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, style_for
+from sterna.hw.layers.network_product import NETWORK
 from sterna.hw.units.spec import Sizes, UnitSpec
 from sterna.model.quantized import QuantizedModel
 
@@ -34,13 +36,20 @@ class UsualSizes:
     reason: str
 
 
+_SMALL = UsualSizes(
+    MappingProxyType({"rows": 2, "cols": 8, "quant_lanes": 1, "compact": True}),
+    "small sizes were chosen for an iCE40: --rows 2 --cols 8 --quant-lanes 1 --compact")
+
+
 def usual_sizes(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> UsualSizes | None:
     """Choose the sizes of a unit for a target.
 
     Of a core the fastest that is estimated to fit, of a unit alone the sizes that it has in that
     core. None where the unit's own sizes are as good a guess as any: they fit, nothing does, or
-    the target is a family of devices.
+    the target is a family of devices. A network has small ones for an iCE40.
     """
+    if spec is NETWORK:
+        return _SMALL if target.family is Family.ICE40 else None
     usual = CORE.params_for(model, {"style": style_for(target)})
     short = _shortage(usual, target)
     chosen = None if short is None else fold(usual.limits, model.stages, target)

@@ -22,7 +22,9 @@ from sterna.hw.flow.primitives import Area
 from sterna.hw.flow.synth_report import SynthReport
 from sterna.hw.flow.target import FpgaTarget, Resource, style_for, target_named
 from sterna.hw.layers.adders import AdderParams
+from sterna.hw.layers.cycles import unit_cycles
 from sterna.hw.layers.layer_params import LayerParams
+from sterna.hw.layers.network_product import NETWORK
 from sterna.hw.units.mac.mac_product import MAC
 from sterna.hw.units.spec import Sizes, UnitSpec
 from sterna.model.cache import Cache, user_cache
@@ -151,9 +153,11 @@ def synth(
     report = SynthReport(
         unit, spec.chosen(params), module, target, _versions(target), mapped.synthesis,
         usage, blocks, mapped.passes,
-        macs_per_cycle=params.rows * params.cols if spec in (MAC, CORE) else None,
+        macs_per_cycle=params.rows * params.cols if spec in (MAC, CORE, NETWORK) else None,
         cycles_per_token=(
-            float(cycles_per_token(params, model.stages)) if spec is CORE else None),
+            float(cycles_per_token(params, model.stages)) if spec is CORE else
+            unit_cycles(params)[0].period if spec is NETWORK else None),
+        step="frame" if spec is NETWORK else "token",
         chosen=None if usual is None else usual.reason)
     try:
         check_fit(spec, target, usage)

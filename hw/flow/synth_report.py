@@ -93,8 +93,10 @@ class SynthReport:
     required_mhz: float | None = None  # the clock that was asked for, if one was
     # products per cycle of the array; None for a unit without one
     macs_per_cycle: int | None = None
-    # cycles per greedy token of all sequences together; None if the unit is not the core
+    # cycles per greedy token of all sequences together, or per frame; None if the unit is no whole
+    # model
     cycles_per_token: float | None = None
+    step: str = "token"  # or ``frame``
     # which sizes were chosen for the target, and why; None if the caller gave some, or the unit's
     # own were taken
     chosen: str | None = None
@@ -184,7 +186,7 @@ class SynthReport:
             data["array_lut_per_mac"] = figure(
                 round(self.array_lut_per_mac, 3), Origin.MEASURED, yosys)
         if self.cycles_per_token is not None:
-            data["cycles_per_token"] = figure(
+            data[f"cycles_per_{self.step}"] = figure(
                 self.cycles_per_token, Origin.SIMULATED, "cycle model")
         if self.runs:
             assert self.target.router is not None
@@ -201,7 +203,7 @@ class SynthReport:
                                for seed, mhz in self.placed_mhz.items()]}
                    if self.placed_mhz else {})}
         if self.tokens_per_second is not None:
-            data["tokens_per_second"] = figure(
+            data[f"{self.step}s_per_second"] = figure(
                 round(self.tokens_per_second, 1), Origin.ESTIMATED,
-                "largest fmax / cycles per token")
+                f"largest fmax / cycles per {self.step}")
         return data

@@ -41,19 +41,22 @@ words pass in a cycle.
 """
 
 
-def unit_named(name: str) -> UnitSpec:
-    """Return a unit by its name; ValueError if there is none.
+def unit_named(name: str | None, model: QuantizedModel | None = None) -> UnitSpec:
+    """Return a unit by its name, or for None the one that is the whole of ``model``; ValueError
+    if there is none.
 
     >>> unit_named("glu").sizes
     {'lanes': 8, 'trace': False}
     """
+    if name is None:
+        return NETWORK if model is not None and model.is_network else CORE
     if name not in UNITS:
         raise ValueError(f"unit must be one of {', '.join(UNITS)}, got {name!r}")
     return UNITS[name]
 
 
 def emit_verilog(
-    model: QuantizedModel, unit: str, out_dir: str | Path, *, axis: bool = False,
+    model: QuantizedModel, unit: str | None, out_dir: str | Path, *, axis: bool = False,
     bus: Bus | str | None = None, registered: bool = False, name: str | None = None, **sizes: Any,
 ) -> EmittedUnit:
     """Emit one unit for a model.
@@ -63,7 +66,7 @@ def emit_verilog(
     model
         The quantised model.
     unit
-        Name of the unit: ``"mac"``, for example.
+        Name of the unit: ``"mac"``, for example; None for that of the whole model.
     out_dir
         Folder to write; see :func:`sterna.model.folder.write_folder` for when it is refused.
     axis
@@ -88,7 +91,7 @@ def emit_verilog(
     OSError
         If the folder cannot be written.
     """
-    spec = unit_named(unit)
+    spec = unit_named(unit, model)
     if name is not None:
         check_name(name)
     check_replaceable(Path(out_dir))
@@ -108,9 +111,9 @@ def emit_verilog(
     return emit_component(model, design, out_dir, axis=axis)
 
 
-def model_component(model: QuantizedModel, unit: str, **sizes: Any) -> wiring.Component:
+def model_component(model: QuantizedModel, unit: str | None, **sizes: Any) -> wiring.Component:
     """The Amaranth component that :func:`emit_verilog` writes: its ``params`` has sizes and
     latencies, its class lists the members. ValueError if unit or size do not fit.
     """
-    spec = unit_named(unit)
+    spec = unit_named(unit, model)
     return spec.design(model, spec.params_for(model, sizes)).component

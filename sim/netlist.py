@@ -54,7 +54,7 @@ def netlist_of(emitted: EmittedUnit, folder: Path) -> EmittedUnit:
 
 
 def simulate_netlist(
-    model: QuantizedModel, unit: str, tokens: np.ndarray, *,
+    model: QuantizedModel, unit: str | None, tokens: np.ndarray, *,
     progress: Callable[[str], None] = lambda message: None, **options: Any,
 ) -> SimulationReport | CoreReport:
     """Run the netlist of a unit on real weights and activations, and compare every output.

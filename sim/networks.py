@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,7 @@ def simulate_network(
     waves: Path | None = None, work: Path | None = None, seed: int = 1,
     emitted: EmittedUnit | None = None,
     prepare: Callable[[EmittedUnit, Path], EmittedUnit] = lambda emitted, work: emitted,
-    progress: Callable[[str], None] = lambda message: None, **sizes: object,
+    progress: Callable[[str], None] = lambda message: None, **sizes: Any,
 ) -> SimulationReport:
     """Run the Verilog of a network on recordings; every result is compared with the integer
     reference and with onnxruntime.

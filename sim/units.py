@@ -28,7 +28,7 @@ __all__ = ["simulate"]
 
 
 def simulate(
-    model: QuantizedModel, unit: str, tokens: np.ndarray, *,
+    model: QuantizedModel, unit: str | None, tokens: np.ndarray, *,
     simulator: Simulator | str = Simulator.VERILATOR, waves: Path | None = None,
     work: Path | None = None, seed: int = 1, emitted: EmittedUnit | None = None,
     prepare: Callable[[EmittedUnit, Path], EmittedUnit] = lambda emitted, work: emitted,
@@ -50,7 +50,8 @@ def simulate(
     Parameters
     ----------
     model, unit
-        The quantised model, and the name of the unit: ``"mac"``, for example.
+        The quantised model, and the name of the unit: ``"mac"``, for example; None for that of the
+        whole model.
     tokens
         Tokens of a text, ``[length]``, of a network frames ``[length, channels]``; the model runs
         them from a fresh state.
@@ -81,7 +82,8 @@ def simulate(
         If the simulator is not installed; if the simulation does not compile, fails or hangs.
     """
     simulator = one_of("simulator", simulator, Simulator)
-    spec = unit_named(unit)
+    spec = unit_named(unit, model)
+    unit = spec.name
     tokens = model.entry.array(tokens, ["length"])
     if spec.stimulus is None:
         options: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,8 +75,9 @@ def _size(name: str, default: object) -> str:
 @unit_options.size_options()
 def verilog(
     model: ModelArgument,
-    unit: unit_options.UnitOption,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
+    *,
+    unit: unit_options.UnitOption = None,
     sizes: unit_options.GivenSizes,
     axis: Annotated[bool, typer.Option(
         "--axis", help="Also write a wrapper with AXI4-Stream ports.")] = False,
@@ -147,8 +149,8 @@ def pack(
 @unit_options.size_options()
 def simulate(
     model: ModelArgument,
-    unit: unit_options.UnitOption,
     *,
+    unit: unit_options.UnitOption = None,
     tokens: Annotated[int | None, typer.Option(
         help="Tokens of the text to run, or for the core to write; for a network, frames. "
              "Default: the unit's own.")] = None,
@@ -190,10 +192,11 @@ def simulate(
     """
     from sterna.hw.catalog import unit_named
     from sterna.hw.core.core_product import CORE
-    spec = unit_named(unit)
-    spec.check_sizes(sizes)
     loaded = load_model(model)
+    spec = unit_named(unit, loaded)
+    unit = spec.name
     spec.check_model(loaded)
+    spec.check_sizes(sizes)
     count = spec.tokens if tokens is None else tokens
     check_folder(output)
     where = f"does not go with simulate --unit {unit}"
@@ -337,7 +340,7 @@ def report(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Count the cycles of a token in gateware.
+    """Count the cycles of a token, or of a frame, in gateware.
 
     Shows where they go, what other parameters would reach, and the bits of every memory. Computed
     by the cycle model, which equals the simulated Verilog; no tool is needed.
@@ -368,6 +371,13 @@ def report(
     if target is None:
         refuse("goes with a --target", lut=lut, period=period)
     device = None if target is None else TARGETS[choose("--target", target, TARGETS)]
+    if model is not None and (network := load_model(model)).is_network:
+        refuse("is for language models, and this is a network: sterna synth measures its area",
+               config=config, profile=profile, port_bits=port_bits, board=board, target=target,
+               output=output)
+        return _report_network(
+            model, network, {"rows": rows, "cols": cols, "quant_lanes": quant_lanes or None,
+                             "sequences": sequences}, clock_mhz, as_json)
     limits, shape = _limits(model, config, profile)
     with Stages(quiet) as stage:
         if device is not None and (lut is not None or period is not None):
@@ -407,6 +417,30 @@ def report(
             out.print(f"sizes: {options_text(sizes_of(params))}")
         if output is not None:
             out.print(f"\nreport: {output}")
+    return 0
+
+
+def _report_network(
+    name: str, model: QuantizedModel, sizes: dict[str, Any], clock_mhz: float | None,
+    as_json: bool,
+) -> int:
+    """Print the cycles of a frame; return the exit code."""
+    from sterna.hw.layers.cycles import unit_cycles
+    from sterna.hw.layers.network_product import NETWORK
+    params = NETWORK.params_for(model, sizes)
+    cycles, = unit_cycles(params)
+    if as_json:
+        print_json({"model": name, "sizes": NETWORK.chosen(params), **asdict(cycles),
+                    **({} if clock_mhz is None else
+                       {"frames_per_second": clock_mhz * 1e6 / cycles.period})})
+        return 0
+    out.print(f"{name}: {params.rows} rows of {params.cols} columns, {params.sequences} "
+              f"sequence{'s' if params.sequences > 1 else ''}, profile {model.profile_name}")
+    out.print(f"{cycles.latency:,} cycles from a frame to its results, a frame every "
+              f"{cycles.period:,g}")
+    if clock_mhz is not None:
+        out.print(f"at {clock_mhz:g} MHz: {cycles.latency / clock_mhz:,.1f} microseconds, "
+                  f"{clock_mhz * 1e6 / cycles.period:,.0f} frames/s")
     return 0
 
 

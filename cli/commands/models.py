@@ -23,6 +23,7 @@ from sterna.model.tokens.tokenizer import BYTES, NUMBERS
 
 if TYPE_CHECKING:
     from sterna.export.graph.metadata import GraphInfo
+    from sterna.model.quantized.recordings import Runs
 
 __all__ = ["COMMANDS", "evaluate", "info"]
 
@@ -43,9 +44,10 @@ def evaluate(
         "--bytes", metavar="N", help="Use only the first N bytes of the text.")] = None,
     sequences: Annotated[int, typer.Option(
         help="Parts of the text to read in parallel, each with its own state.")] = 16,
-    data: Annotated[Path | None, typer.Option(
-        metavar="DATA.npz", help="For a network: labelled recordings. Default: the held-out ones of "
-                                 "the bundled network.")] = None,
+    recordings: Annotated[Path | None, typer.Option(
+        "--data", metavar="DATA.npz",
+        help="For a network: labelled recordings. Default: those held out of the training of the "
+             "bundled network.")] = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -66,8 +68,8 @@ def evaluate(
     network = None if is_checkpoint(model) else _network(model)
     if network is not None:
         refuse(f"goes with a language model; {model} is a network", text=text, bytes=limit)
-        return _evaluate_network(model, network, onnx, data, quiet, as_json)
-    refuse(f"goes with a network; {model} is a language model", data=data)
+        return _evaluate_network(model, network, onnx, recordings, quiet, as_json)
+    refuse(f"goes with a network; {model} is a language model", data=recordings)
     if is_checkpoint(model):
         if onnx is not None:
             raise ValueError(
@@ -150,16 +152,17 @@ def _evaluate_network(
     with Stages(quiet) as stage:
         stage("read the recordings", quick=True)
         recordings = recordings_of(name, data)
-        is_reference = onnx is None and isinstance(network, QuantizedModel)
-        runs = (IntegerModel(network) if is_reference
-                else open_model(name, form=onnx, option="--onnx"))
+        runs: Runs
+        if onnx is None and isinstance(network, QuantizedModel):
+            runs, by = IntegerModel(network), "integer reference"
+        else:
+            runs, by = open_model(name, form=onnx, option="--onnx"), "ONNX form exact"
         stage(f"run {len(recordings.labels)} recordings")
         found = accuracy(runs, recordings, network.integers)
     if found.clipped:
         say(f"{found.clipped} numbers are beyond the range of the network's input, and were "
             f"clipped")
     measured = "the bundled held-out recordings" if data is None else str(data)
-    by = "integer reference" if is_reference else "ONNX form exact"
     if as_json:
         print_json({"accuracy": found.share, **asdict(found), "data": measured})
     else:
@@ -232,8 +235,8 @@ def _graph_info(path: str, as_json: bool) -> int:
     out.print(f"graph of the form {found.form} for {length} a call, {len(file.proto.graph.node):,} "
               f"nodes, by Sterna {found.sterna_version}")
     out.print(f"of the quantised model with sha256 {found.model_sha256}")
-    out.print(f"profile {found.profile}: {found.entry.result} with {found.logit.frac} fraction bits, states of "
-              f"{found.state_format.bits} bits")
+    out.print(f"profile {found.profile}: {found.entry.result} with {found.logit.frac} fraction "
+              f"bits, states of {found.state_format.bits} bits")
     return 0
 
 

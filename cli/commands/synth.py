@@ -34,7 +34,7 @@ def synth(
         help="ecp5-85k, ecp5-25k, ice40-up5k, ice40-hx8k, gw2a-18, lifcl-40 or xc7.",
         autocompletion=complete_target)],
     *,
-    unit: unit_options.UnitOption = "core",
+    unit: unit_options.UnitOption = None,
     sizes: unit_options.GivenSizes,
     style: Annotated[str, typer.Option(
         help="How rows are built: auto, generic, ecp5-chain or xc7-pair.")] = "auto",

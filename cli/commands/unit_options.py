@@ -18,8 +18,9 @@ from sterna.hw.units.mac.array_style import ArrayStyle
 
 __all__ = ["SIZES", "GivenSizes", "UnitOption", "size_options"]
 
-UnitOption = Annotated[str, typer.Option(
-    metavar="UNIT", help="core, or a part of it: sterna units lists them with their sizes.",
+UnitOption = Annotated[str | None, typer.Option(
+    metavar="UNIT", help="core, network, or a part of a core: sterna units lists them with their "
+                         "sizes. Default: the whole model.",
     autocompletion=complete_unit)]
 
 GivenSizes: TypeAlias = dict[str, Any]
@@ -37,12 +38,12 @@ _OPTIONS: dict[str, Any] = {
     "lanes": Annotated[int | None, typer.Option(
         help="Channels of MLGRU or GLU per beat.")],
     "sequences": Annotated[int | None, typer.Option(
-        help="Sequences of the core that share each weight word, a power of two.")],
+        help="Sequences that share each weight word, a power of two.")],
     "trace": _flag("--trace", "Add a port for intermediate values."),
     "clusters": Annotated[int | None, typer.Option(
         help="Parts of the core's columns with memories of their own; 0 chooses.")],
     "quant_lanes": Annotated[int | None, typer.Option(
-        help="Elements that the core quantises per cycle; 0 chooses.")],
+        help="Elements that core or network quantises per cycle; 0 chooses.")],
     "post_lanes": Annotated[int | None, typer.Option(
         help="Results that the core makes per cycle; 0 chooses.")],
     "cell_lanes": Annotated[int | None, typer.Option(
@@ -51,8 +52,8 @@ _OPTIONS: dict[str, Any] = {
         help="Bits of a port through which the core reads its model from a memory; 0 for ROMs.")],
     "style": Annotated[ArrayStyle | None, typer.Option(help="How the array is built.")],
     "compact": _flag(
-        "--compact", "Build the core for a small device: a bit of a quotient per cycle, and always "
-                     "the most likely token."),
+        "--compact", "Build core or network for a small device: a bit of a quotient per cycle, and "
+                     "always the most likely token."),
 }
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,7 +28,6 @@ from sterna.model.quantized.bounds import folds_bias, tensor_bounds
 from sterna.model.quantized.entry import Entry
 from sterna.model.quantized.records import (
     Add,
-    Embedding,
     Energy,
     Input,
     Multiply,
@@ -105,7 +105,7 @@ def _steps(graph: GraphBuilder, entry: Entry, one_token: bool) -> str:
     """What goes in, ``[length, batch, ...]``, or without the length."""
     if one_token:
         return graph.op("Squeeze", [entry.name, graph.integers(1)])
-    order = {"perm": [1, 0, 2]} if entry.shape else {}
+    order: dict[str, Any] = {"perm": [1, 0, 2]} if entry.shape else {}
     return graph.op("Transpose", [entry.name], **order)
 
 

@@ -105,7 +105,8 @@ def check_exact(model: QuantizedModel, source: Source, tokens: np.ndarray) -> Ex
             first = first or (logits + state).first
         t += part.shape[1]
         length += not info.one_token
-    return ExactReport(math.prod(tokens.shape[:2]), logits, state, first, info.model_sha256 == model.sha256)
+    return ExactReport(math.prod(tokens.shape[:2]), logits, state, first,
+                       info.model_sha256 == model.sha256)
 
 
 def check_close(model: QuantizedModel, source: Source, tokens: np.ndarray) -> float:

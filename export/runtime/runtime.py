@@ -213,8 +213,9 @@ class OnnxModel:
             source = build(source)
         file = OnnxFile.read(source)
         self.info = file.info
+        last = self.info.entry.result
         proto = with_taps(
-            file.proto, None if taps is None else [tap for tap in taps if tap != self.info.entry.result])
+            file.proto, None if taps is None else [tap for tap in taps if tap != last])
         self._session = open_session(replace(file, proto=proto), threads, ops, options)
         self._taps = [each.name for each in self._session.get_outputs()][2:]
         # Numbers where options, or the file, fix an axis; names where it is free.

@@ -82,7 +82,7 @@ def wrapper_text(module: str, ports: Sequence[Port]) -> str:
 
 
 def synth(
-    model: QuantizedModel, target: FpgaTarget | str, *, unit: str = CORE.name,
+    model: QuantizedModel, target: FpgaTarget | str, *, unit: str | None = None,
     sizes: Sizes | None = None, style: str = "auto", pnr: bool = False,
     seeds: Sequence[int] = (1,), routed: int | None = None, freq_mhz: float | None = None,
     multipliers: bool = True, cache: Cache | None = None, progress: Progress | None = None,
@@ -99,9 +99,9 @@ def synth(
     model, target
         The quantised model, and a target or its name.
     unit, sizes, style
-        What to build; without sizes, those of :mod:`sterna.hw.flow.fit`. ``auto`` takes the
-        style that suits the target, for a unit that has styles. It is given as ``style``, not
-        among the sizes.
+        What to build, None for the whole model; without sizes, those of
+        :mod:`sterna.hw.flow.fit`. ``auto`` takes the style that suits the target, for a unit that
+        has styles. It is given as ``style``, not among the sizes.
     pnr, seeds
         Whether to place and route, once for each of the placer's ``seeds``, at least 1 each.
     routed
@@ -126,7 +126,7 @@ def synth(
     """
     if isinstance(target, str):
         target = target_named(target)
-    spec = unit_named(unit)
+    spec = unit_named(unit, model)
     _check_run(target, pnr, seeds, routed, freq_mhz)
     told = progress or (lambda text, step: None)
     usual = None
@@ -151,7 +151,7 @@ def synth(
     usage = tools.count(mapped)
     blocks = {path: Area.of_cells(cells) for path, cells in mapped.hierarchy.area().items()}
     report = SynthReport(
-        unit, spec.chosen(params), module, target, _versions(target), mapped.synthesis,
+        spec.name, spec.chosen(params), module, target, _versions(target), mapped.synthesis,
         usage, blocks, mapped.passes,
         macs_per_cycle=params.rows * params.cols if spec in (MAC, CORE, NETWORK) else None,
         cycles_per_token=(

@@ -15,8 +15,8 @@ from sterna.hw.testbench.stimulus import last_flags
 from sterna.model.layers import BitLinearLayer, GluLayer, Layer, MatrixLayer, MlgruLayer
 
 __all__ = [
-    "act_values", "layer_sections", "layer_summary", "layer_vectors",
-    "matrix_sections", "matrix_summary", "matrix_vectors", "patience", "result_values", "result_words",
+    "act_values", "layer_sections", "layer_summary", "layer_vectors", "matrix_sections",
+    "matrix_summary", "matrix_vectors", "patience", "result_values", "result_words",
     "vector_values"]
 
 _MOST_VALUES = 6000

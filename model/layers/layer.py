@@ -635,10 +635,10 @@ class NetworkLayer(Layer):
 
     def records(self, at: str = "", x: str = "x") -> list[Record]:
         def moved(record: Record) -> Record:
-            names = {each.name: value for each in fields(record)
-                     if isinstance(value := getattr(record, each.name), str)}
-            return replace(record, **{
-                name: x if value == FRAMES else f"{at}{value}" for name, value in names.items()})
+            names: dict[str, Any] = {
+                each.name: x if value == FRAMES else f"{at}{value}" for each in fields(record)
+                if isinstance(value := getattr(record, each.name), str)}
+            return replace(record, **names)
 
         return [moved(each) for each in self.model.records]
 

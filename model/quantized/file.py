@@ -290,23 +290,25 @@ class QuantizedModel:
                 [projection.k, projection.shift], dtype=np.int32)
         for name, vector in self.vectors.items():
             tensors[f"{name}.vector"] = _narrowest(vector)
-        header = {
+        header: dict[str, Any] = {
             "format": _FORMAT,
             "version": FORMAT_VERSION,
             "records": records_to_json(self.records),
             "profile": self.profile_name,
-            "tokenizer": None if self.is_network else self.tokenizer.to_json(),
+            "tokenizer": None,
             "provenance": self.provenance,
         }
         # Tensors, as text would make the header of a large vocabulary longer than a reader wants
         # to parse before it knows what the file is.
-        match self.tokenizer:
-            case BytePairTokenizer():
-                del header["tokenizer"]["merges"]
-                tensors[_MERGES] = self.tokenizer.merges
-            case HubTokenizer():
-                text = header["tokenizer"].pop("json")
-                tensors[_JSON] = np.frombuffer(text.encode(), dtype=np.uint8)
+        if not self.is_network:
+            tokenizer = header["tokenizer"] = self.tokenizer.to_json()
+            match self.tokenizer:
+                case BytePairTokenizer():
+                    del tokenizer["merges"]
+                    tensors[_MERGES] = self.tokenizer.merges
+                case HubTokenizer():
+                    text = tokenizer.pop("json")
+                    tensors[_JSON] = np.frombuffer(text.encode(), dtype=np.uint8)
         header["sha256"] = _digest(tensors, header)
         # One metadata entry only: the library does not keep an order between several.
         text = json.dumps(header, sort_keys=True, separators=(",", ":"))

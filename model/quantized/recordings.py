@@ -12,8 +12,6 @@ from typing import Protocol
 
 import numpy as np
 
-from sterna.model.quantized.file import QuantizedModel
-
 __all__ = ["Accuracy", "Recordings", "accuracy", "read_frames", "results_of"]
 
 
@@ -114,7 +112,7 @@ def results_of(model: Runs, frames: Sequence[np.ndarray]) -> list[np.ndarray]:
     lengths = np.array([len(each) for each in frames])
     for length in np.unique(lengths):
         same = np.flatnonzero(lengths == length)
-        results, _ = model.run(np.stack([frames[index] for index in same]))
+        results, _ = model.run(np.stack([frames[index] for index in same.tolist()]))
         found.update(zip(same.tolist(), results, strict=True))
     return [found[index] for index in range(len(frames))]
 

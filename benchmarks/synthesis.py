@@ -22,7 +22,7 @@ from pathlib import Path
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.tools import copy_memories, run_yosys
 from sterna.model.quantized import load_model
-from sterna.model.quantized.bundled import BUNDLED, bundled_path
+from sterna.model.quantized.bundled import BUNDLED, BUNDLED_NETWORK, bundled_path
 
 PROJECTION_MODULES = ("products",)
 """Modules of the core, with all below them, that a projection goes through."""
@@ -131,7 +131,7 @@ def print_multipliers(modules: dict[str, ModuleCells], top: str) -> None:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=sorted(BUNDLED), default="tiny")
+    parser.add_argument("--model", choices=sorted(BUNDLED.keys() - {BUNDLED_NETWORK}), default="tiny")
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--cols", type=int, default=64)
     options = parser.parse_args()

@@ -61,7 +61,7 @@ def test_info_shows_what_an_onnx_file_is(capsys: Capture, tmp_path: Path) -> Non
     path = tmp_path / "m.onnx"
     printed(capsys, "export", "micro", "-o", path, "--check", 0, "--form", "web")
     out = printed(capsys, "info", path)
-    assert out.startswith(f"{path}: d 32, 1 layers, vocabulary 128; ")
+    assert out.startswith(f"{path}: d 32, 1 layers, 128 tokens; ")
     sha256 = load_model("micro").sha256
     for said in ("graph of the form web for any number of tokens a call, ", "profile C12",
                  f"of the quantised model with sha256 {sha256}"):

@@ -9,7 +9,7 @@ from onnx.reference import ReferenceEvaluator
 from sterna.export import Session
 from sterna.export.forms.forms import Form, build
 from sterna.model.quantized import QuantizedModel, load_model
-from sterna.model.quantized.bundled import BUNDLED, bundled_heldout
+from sterna.model.quantized.bundled import BUNDLED, BUNDLED_NETWORK, bundled_heldout
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.tokenizer import contiguous_sequences
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 Run = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-@pytest.fixture(scope="module", params=sorted(BUNDLED))
+@pytest.fixture(scope="module", params=sorted(BUNDLED.keys() - {BUNDLED_NETWORK}))
 def model(request: pytest.FixtureRequest) -> QuantizedModel:
     """Each bundled model."""
     return load_model(request.param)

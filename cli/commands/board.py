@@ -25,7 +25,8 @@ from sterna.cli.terminal.tables import Table
 from sterna.cli.terminal.texts import check_prompts
 from sterna.hw.board import BoardName
 from sterna.model.files import write_atomically
-from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.file import load_language_model
 from sterna.model.tokens.tokenizer import BYTES, TextStream, Tokenizer
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def build(
     if seed < 1 or seeds < 1:
         raise ValueError(f"--seed and --seeds must be at least 1, got {seed} and {seeds}")
     check_folder(output)
-    loaded = load_model(model)
+    loaded = load_language_model(model)
     params = _board_params(board, clock, baud)
     try:
         with synth_progress(quiet) as progress:
@@ -224,7 +225,7 @@ def chat(
     from sterna.model.quantized.sampling import Sampler
     check_tokens(tokens)
     simulated = port == _SIMULATED
-    wanted = load_model(model) if model is not None else None
+    wanted = load_language_model(model) if model is not None else None
     tokenizer = BYTES if wanted is None else wanted.tokenizer
     if not simulated:
         of_bytes = tokenizer.kind == BYTES.kind
@@ -239,7 +240,7 @@ def chat(
     warmth = _temperature(board, temperature)
     sampler = Sampler(temperature=warmth, seed=seed)
     params = _board_params(board, clock, baud)
-    loaded = (wanted or load_model(params.board.fitting)) if simulated or check else wanted
+    loaded = (wanted or load_language_model(params.board.fitting)) if simulated or check else wanted
     tokenizer = BYTES if loaded is None else loaded.tokenizer
     check_prompts(prompt or (), tokenizer)
     with ExitStack() as stack:

@@ -38,6 +38,7 @@ from sterna.cli.terminal.options import (
 from sterna.cli.terminal.texts import check_prompts, tokens_of
 from sterna.model.checks import whole_number
 from sterna.model.quantized import load_model
+from sterna.model.quantized.file import load_language_model
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.tokenizer import TextStream
@@ -390,7 +391,7 @@ def web(
     check_folder(output)
     with Stages(quiet) as stage:
         stage(f"write {output}", quick=True)
-        params = write_page(load_model(model), output, check_tokens=check, runtime=ort)
+        params = write_page(load_language_model(model), output, check_tokens=check, runtime=ort)
     if as_json:
         print_json(dict(params))
         return 0

@@ -51,7 +51,7 @@ def evaluate(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Measure how well a model predicts held-out text, or a network labels recordings.
+    """Measure a model on held-out text, or a network on recordings.
 
     Prints bits per byte, or how many recordings are right, computed by the integer reference, by an
     ONNX graph or by the float model of a checkpoint, and names the text.

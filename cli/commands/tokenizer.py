@@ -125,9 +125,9 @@ def info(
 
 
 def _load(source: str) -> Tokenizer:
-    from sterna.model.quantized import load_model
     from sterna.model.quantized.bundled import BUNDLED
+    from sterna.model.quantized.file import load_language_model
     from sterna.model.tokens.files import load_tokenizer
     if source in BUNDLED or source.endswith(".safetensors"):
-        return load_model(source).tokenizer
+        return load_language_model(source).tokenizer
     return load_tokenizer(source)

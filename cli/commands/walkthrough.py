@@ -28,7 +28,8 @@ from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.flow.report import cell_counts
 from sterna.model.checks import check_whole
-from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.file import load_language_model
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.evaluate import evaluate
 from sterna.model.quantized.integer import IntegerModel
@@ -57,7 +58,7 @@ def demo(
     text. ``folder`` gets ``model.onnx``, ``core/``, ``simulation/`` and ``report.html``.
     ``progress`` is called with a line of text before each stage and each step of the long ones.
     """
-    loaded = load_model(model)
+    loaded = load_language_model(model)
     check_whole("tokens", tokens, 2, (1 << LIMIT_BITS) - 1)
     CORE.params_for(loaded, {"rows": rows, "cols": cols})   # or it is refused midway
     check_folder(folder)

@@ -16,6 +16,7 @@ import numpy as np
 from sterna.model.quantized.records import (
     Embedding,
     Energy,
+    Input,
     Norm,
     Project,
     Quantize,
@@ -44,8 +45,11 @@ def make_program(
 ) -> tuple[np.ndarray, list[str]]:
     """The program, and the names of the constants that it numbers; ``tensor`` reads a stored one.
 
-    Raises ValueError if a scale is not that of a projection.
+    Raises ValueError if a scale is not that of a projection, or the records are a network over
+    frames.
     """
+    if isinstance(records[0], Input):
+        raise ValueError("they are for language models, and this is a network over frames")
     last_read = {name: i for i, record in enumerate(records) for name in reads(record)}
     free: dict[tuple[str, int], list[int]] = defaultdict(list)
     slots: dict[str, tuple[int, tuple[str, int]]] = {}

@@ -44,8 +44,8 @@ from sterna.model.tokens.files import fitted, tokenizer_from_json
 from sterna.model.tokens.hub import HubTokenizer
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
-__all__ = ["FORMAT_VERSION", "Projection", "QuantizedFileError", "QuantizedModel", "load_model",
-           "pack_trits", "unpack_trits"]
+__all__ = ["FORMAT_VERSION", "Projection", "QuantizedFileError", "QuantizedModel",
+           "load_language_model", "load_model", "pack_trits", "unpack_trits"]
 
 FORMAT_VERSION = 3
 _FORMAT = "sterna quantised model"
@@ -355,6 +355,16 @@ def load_model(source: str | Path) -> QuantizedModel:
     except (ValueError, TypeError, KeyError) as error:
         hint = _OTHER_FILES.get(path.suffix, "")
         raise QuantizedFileError(f"{path}: {error}{hint}") from error
+
+
+def load_language_model(source: str | Path) -> QuantizedModel:
+    """:func:`load_model`, which refuses a network over frames in the same way."""
+    model = load_model(source)
+    try:
+        model.entry.check_text()
+    except ValueError as error:
+        raise QuantizedFileError(f"{source}: {error}") from error
+    return model
 
 
 def _parse(blob: bytes) -> QuantizedModel:

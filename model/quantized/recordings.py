@@ -69,13 +69,22 @@ class Recordings:
                     raise ValueError(
                         f"{name} must be whole numbers [recordings], got {arrays[name].dtype} "
                         f"{list(arrays[name].shape)}")
+            if lengths.min(initial=0) < 0:
+                raise ValueError(f"lengths must be from 0, got {lengths.min()}")
             if lengths.sum() != len(frames):
                 raise ValueError(f"lengths add up to {lengths.sum()}, and there are {len(frames)} "
                                  f"frames")
-            values = frames * np.asarray(arrays.get("step", 1.0), dtype=np.float64)
-            parts = np.split(values, np.cumsum(lengths)[:-1])
-            if held_out is not None and "held_out" in arrays:
-                chosen = np.flatnonzero(arrays["held_out"] == held_out)
+            step = arrays.get("step", np.array(1.0))
+            if step.ndim or step.dtype.kind not in "iuf":
+                raise ValueError(f"step must be a number, got {step.dtype} {list(step.shape)}")
+            parts = np.split(frames * np.float64(step), np.cumsum(lengths)[:-1])
+            chosen = arrays.get("held_out", np.full(lengths.shape, held_out or False))
+            if chosen.dtype.kind != "b" or chosen.shape != lengths.shape:
+                raise ValueError(
+                    f"held_out must be booleans [recordings], got {chosen.dtype} "
+                    f"{list(chosen.shape)}")
+            if held_out is not None:
+                chosen = np.flatnonzero(chosen == held_out)
                 parts, labels = [parts[index] for index in chosen], labels[chosen]
             return cls(parts, labels.astype(np.int64))
         except ValueError as error:

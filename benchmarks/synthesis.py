@@ -131,7 +131,8 @@ def print_multipliers(modules: dict[str, ModuleCells], top: str) -> None:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=sorted(BUNDLED.keys() - {BUNDLED_NETWORK}), default="tiny")
+    parser.add_argument(
+        "--model", choices=sorted(BUNDLED.keys() - {BUNDLED_NETWORK}), default="tiny")
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--cols", type=int, default=64)
     options = parser.parse_args()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def test_real_frames_are_rounded_and_what_is_clipped_is_counted(network: Quantiz
 def test_what_is_no_network_over_frames_is_refused(network: QuantizedModel, tmp_path: Path) -> None:
     matrix = np.eye(3, dtype=int)
     plain = BitLinearLayer.of(matrix)
-    with pytest.raises(ValueError, match="begins with an Input.* begins with the Norm norm"):
+    with pytest.raises(ValueError, match=r"begins with an Input.* begins with the Norm norm"):
         plain.to_model()
     entry = InputLayer.of([0.0, 0.0], [0, 0], [1.0, 1.0])
     with pytest.raises(ValueError, match="there must be states"):
@@ -144,11 +145,10 @@ def test_frames_of_another_form_are_refused(network: QuantizedModel) -> None:
         (np.zeros((1, 0, 3), int), "at least one of them with 3 channels"),
         (np.full((1, 4, 3), 32768), "frames must be from -32768 to 32767, got 32768"),
     ):
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises(ValueError, match=re.escape(said)):
             session.run(frames)
-        assert said in str(caught.value)
         if frames.size:
-            with pytest.raises(ValueError, match="frames (of a step )?must be"):
+            with pytest.raises(ValueError, match=r"frames (of a step )?must be"):
                 reference.run(frames)
 
 
@@ -213,7 +213,7 @@ def test_the_file_says_all_that_a_loop_without_sterna_needs(
     np.testing.assert_array_equal(session.load_state(session.save_state(state)), state)
     next(each for each in proto.metadata_props
          if each.key == "sterna.fraction_bits").value = "[1, 2]"
-    with pytest.raises(OnnxFileError, match="sterna.fraction_bits are 2 numbers"):
+    with pytest.raises(OnnxFileError, match=r"sterna\.fraction_bits are 2 numbers"):
         Session(proto)
 
 
@@ -260,7 +260,7 @@ def test_recordings_come_from_a_file_and_are_checked(tmp_path: Path) -> None:
         return Recordings.load(path)
 
     found = load(step=0.5)
-    assert [each.tolist() for each in found.frames][0] == [[0.0, 0.5], [1.0, 1.5]]
+    assert found.frames[0].tolist() == [[0.0, 0.5], [1.0, 1.5]]
     assert found.labels.tolist() == [1, 0]
     load(held_out=np.array([False, True]))
     assert Recordings.load(path, held_out=True).labels.tolist() == [0]
@@ -276,12 +276,10 @@ def test_recordings_come_from_a_file_and_are_checked(tmp_path: Path) -> None:
         ({"step": np.array("a")}, "step must be a number"),
         ({"frames": np.full((6, 2), np.nan)}, "recording 0 has a number that is not finite"),
     ):
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: .*{re.escape(said)}"):
             load(**changes)
-        assert str(caught.value).startswith(f"{path}: ")
-        assert said in str(caught.value)
     path.write_text("no arrays")
-    with pytest.raises(ValueError, match="not an .npz of arrays"):
+    with pytest.raises(ValueError, match=r"not an \.npz of arrays"):
         Recordings.load(path)
 
 
@@ -296,9 +294,8 @@ def test_recordings_come_from_a_file_and_are_checked(tmp_path: Path) -> None:
 def test_a_table_of_frames_is_checked(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "frames.csv"
     path.write_text(text)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{path}: {said}')}"):
         read_frames(path, 2)
-    assert str(caught.value).startswith(f"{path}: {said}")
 
 
 # Training ---------------------------------------------------------------------------

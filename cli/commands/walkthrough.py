@@ -29,9 +29,9 @@ from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.flow.report import cell_counts
 from sterna.model.checks import check_whole
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.file import load_language_model
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.evaluate import evaluate
+from sterna.model.quantized.file import load_language_model
 from sterna.model.quantized.integer import IntegerModel
 from sterna.sim.bench.runner import Engine
 from sterna.sim.core.reference import answer, compare_tokens

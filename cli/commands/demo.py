@@ -20,8 +20,10 @@ def demo(
     model: ModelArgument = "tiny",
     output: Annotated[Path, typer.Option(
         "-o", "--output", help="Folder for everything that is written.")] = Path("build/demo"),
-    rows: Annotated[int, typer.Option(help="Rows of the array.")] = 8,
-    cols: Annotated[int, typer.Option(help="Columns of the array.")] = 64,
+    rows: Annotated[int | None, typer.Option(
+        help="Rows of the array. Default: 8, of a network 4.")] = None,
+    cols: Annotated[int | None, typer.Option(
+        help="Columns of the array. Default: 64, of a network 16.")] = None,
     tokens: Annotated[int, typer.Option(help="Tokens of text to write.")] = 300,
     quick: Annotated[bool, typer.Option(
         "--quick", help="Skip what needs a compiler: simulation and cell counts.")] = False,
@@ -30,8 +32,9 @@ def demo(
 ) -> int:
     """Take a model to ONNX and Verilog, and check each stage.
 
-    Every stage is compared with the same integers, up to text that simulated Verilog writes.
-    Takes two to three minutes; with --quick, where the ONNX graph writes the text, half a minute.
+    Every stage is compared with the same integers, up to text that simulated Verilog writes, or
+    recordings that a network reads. Takes two to three minutes, a network one; with --quick, where
+    the ONNX graph writes the text, half a minute.
 
     Example: sterna demo
     """
@@ -53,8 +56,9 @@ def print_result(result: DemoResult) -> None:
     """Print the table, the text and where the cycles go."""
     from sterna.cli.reports.hardware_page import print_bars
     result.table(f"sterna demo: {result.model}").print()
-    out.print(result.prompt, end="", style="bold")
-    out.print(result.text)
+    if result.text:
+        out.print(result.prompt, end="", style="bold")
+        out.print(result.text)
     if result.cycles is not None:
         out.print()
         print_bars(result.cycles)

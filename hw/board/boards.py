@@ -52,6 +52,7 @@ class Board:
     clock_hz: int
     baud: int
     sizes: Sizes  # of the core, unless told otherwise
+    network_sizes: Sizes  # the same of a network
     # resource of amaranth-boards that is an SDRAM of 16 bits, and its number; None for no such
     memory: tuple[str, int] | None = None
     fitting: str = "tiny-c12"  # a bundled model that fits, to be named where another one does not
@@ -109,7 +110,8 @@ _ALL = (
          "led": ("led", 0, None), "radio_gpio0": ("esp32", 0, "gpio0")},
         # What place and route reach with some room, the model in ROMs or in the SDRAM.
         clock_hz=75_000_000, baud=1_000_000, memory=("sdram", 0),
-        sizes=MappingProxyType({"rows": 8, "cols": 64})),
+        sizes=MappingProxyType({"rows": 8, "cols": 64}),
+        network_sizes=MappingProxyType({"rows": 8, "cols": 32})),
     Board(
         BoardName.ICEBREAKER, "1BitSquared iCEBreaker, Lattice iCE40 UP5K", ICEBreakerPlatform,
         target_named("ice40-up5k"),
@@ -117,6 +119,8 @@ _ALL = (
          "led": ("led_g", 0, None)},
         clock_hz=12_000_000, baud=115_200,
         sizes=MappingProxyType({"rows": 1, "cols": 8, "quant_lanes": 1, "compact": True}),
+        network_sizes=MappingProxyType(
+            {"rows": 2, "cols": 8, "quant_lanes": 1, "compact": True}),
         fitting="micro"),
 )
 

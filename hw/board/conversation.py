@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from sterna.hw.board.frame_protocol import NUMBER_BITS
 from sterna.hw.board.serial_protocol import (
     BLOCK_BYTES,
     COUNT_BITS,
@@ -15,9 +16,11 @@ from sterna.hw.board.serial_protocol import (
     order_bytes,
 )
 
-__all__ = ["Conversation", "ConversationError", "SerialPort", "check_tokens"]
+__all__ = ["Conversation", "ConversationError", "FrameConversation", "SerialPort", "check_tokens"]
 
 _LINE_END = 10
+_NUMBER = (1 << NUMBER_BITS) - 1
+_SIGN = 1 << (NUMBER_BITS - 1)
 _WINDOW = QUEUE_BYTES // 4
 """Tokens fed before their answers are read: each takes up to four bytes."""
 
@@ -47,17 +50,11 @@ def check_tokens(tokens: int) -> None:
         raise ValueError(f"tokens must be from 1 to {(1 << COUNT_BITS) - 1}, got {tokens}")
 
 
-class Conversation:
-    """A conversation with a board at the other end of a serial line.
-
-    Any method raises ConversationError if the board does not answer or answers something else.
-    """
+class _Line:
+    """Orders over a serial line, and what is answered."""
 
     def __init__(self, port: SerialPort) -> None:
         self._port = port
-        # The token written last, which the board has not run.
-        self._pending: list[int] = []
-        self._line_ends = False
 
     def meet(self) -> None:
         """Stop whatever the board does, wait until it listens, and begin a sequence."""
@@ -68,12 +65,77 @@ class Conversation:
             before = b""
             while heard := self._port.read(1):
                 if before[:1] + heard == bytes((Answer.STOPPED, Answer.DONE)):
-                    self._pending = []
                     return
                 before = heard
         raise ConversationError(
             "the board does not answer: is it the right port and speed, and is a Sterna "
             "bitstream loaded?")
+
+    def _obey(self, order: Order, argument: int = 0) -> None:
+        self._port.write(order_bytes(order, argument))
+        _check(order, argument, self._read())
+
+    def _read(self) -> Answer | int:
+        token = 0
+        while (byte := self._byte()) >= 0xC0:
+            token = token << 6 | byte & 0x3F
+        if byte < 0x80:
+            return token << 7 | byte
+        try:
+            return Answer(byte)
+        except ValueError:
+            raise ConversationError(f"the board should not have sent 0x{byte:02x}") from None
+
+    def _byte(self) -> int:
+        if not (heard := self._port.read(1)):
+            raise ConversationError("the board stopped answering")
+        return heard[0]
+
+
+class FrameConversation(_Line):
+    """Frames to the network on a board, and its results.
+
+    Any method raises ConversationError if the board does not answer or answers something else.
+    """
+
+    def forget(self) -> None:
+        """Begin a sequence with the next frame."""
+        self._obey(Order.RESTART)
+
+    def run(self, frame: Sequence[int], results: int) -> list[int]:
+        """Send a frame; return the integers of its results, of which there are so many."""
+        # A board takes a number in less time than the next one is on the line.
+        values = [int(value) & _NUMBER for value in frame]
+        self._port.write(b"".join(order_bytes(Order.FEED, value) for value in values))
+        for value in values[:-1]:
+            _check(Order.FEED, value, self._read())
+        found: list[int] = []
+        for _ in range(results):
+            said = self._read()
+            if isinstance(said, Answer):
+                raise ConversationError(
+                    f"the board should have sent {results} results, it says {said.name} after "
+                    f"{len(found)}: is its network of this model?")
+            found.append((said ^ _SIGN) - _SIGN)
+        _check(Order.FEED, values[-1], self._read())
+        return found
+
+
+class Conversation(_Line):
+    """A conversation with a board at the other end of a serial line.
+
+    Any method raises ConversationError if the board does not answer or answers something else.
+    """
+
+    def __init__(self, port: SerialPort) -> None:
+        super().__init__(port)
+        # The token written last, which the board has not run.
+        self._pending: list[int] = []
+        self._line_ends = False
+
+    def meet(self) -> None:
+        super().meet()
+        self._pending = []
 
     def stop(self) -> list[int]:
         """Stop a text; return the tokens that were still written.
@@ -188,26 +250,6 @@ class Conversation:
             self._pending = [token]
             yield token
         _check(Order.ASK, last, self._read())
-
-    def _obey(self, order: Order, argument: int = 0) -> None:
-        self._port.write(order_bytes(order, argument))
-        _check(order, argument, self._read())
-
-    def _read(self) -> Answer | int:
-        token = 0
-        while (byte := self._byte()) >= 0xC0:
-            token = token << 6 | byte & 0x3F
-        if byte < 0x80:
-            return token << 7 | byte
-        try:
-            return Answer(byte)
-        except ValueError:
-            raise ConversationError(f"the board should not have sent 0x{byte:02x}") from None
-
-    def _byte(self) -> int:
-        if not (heard := self._port.read(1)):
-            raise ConversationError("the board stopped answering")
-        return heard[0]
 
 
 def _check(order: Order, argument: int, said: Answer | int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
@@ -22,7 +22,7 @@ from sterna.hw.core.image_reader import ImageStatus
 from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS
 
 __all__ = ["BLOCK_BYTES", "COUNT_BITS", "LOAD_QUEUE_BYTES", "QUEUE_BYTES", "Answer", "Order",
-           "SerialProtocol", "check_core", "order_bytes"]
+           "SerialProtocol", "check_core", "order_bytes", "places_of", "write_byte"]
 
 COUNT_BITS = 16
 """Bits of the number of tokens to write."""
@@ -95,6 +95,20 @@ def check_core(vocab: int, sequences: int) -> None:
             f"{_MAX_VOCAB}, got {vocab}")
     if sequences != 1:
         raise ValueError(f"a serial line has one sequence, the core {sequences}")
+
+
+def places_of(token: Value) -> Value:
+    """Which byte of a token is sent first: its lowest bits, byte 0, come last."""
+    return Mux(token[_LOW_BITS + _HIGH_BITS:].any(), 2, token[_LOW_BITS:].any())
+
+
+def write_byte(m: Module, byte: Value, token: Value, place: Value) -> None:
+    """Drive ``byte`` with the byte of a token at ``place``."""
+    m.d.comb += byte.eq(token[:_LOW_BITS])
+    for index in (1, 2):
+        low = _LOW_BITS + _HIGH_BITS * (index - 1)
+        with m.If(place == index):
+            m.d.comb += byte.eq(_HIGH << _HIGH_BITS | token[low:low + _HIGH_BITS])
 
 
 class SerialProtocol(wiring.Component):
@@ -277,17 +291,12 @@ class SerialProtocol(wiring.Component):
                 m.next = "Look"
 
         with m.State("Look"):
-            m.d.sync += place.eq(Mux(
-                token[_LOW_BITS + _HIGH_BITS:].any(), 2, token[_LOW_BITS:].any()))
+            m.d.sync += place.eq(places_of(token))
             m.next = "Write"
 
         with m.State("Write"):
-            m.d.comb += [self.sent.valid.eq(1), self.sent.payload.eq(token[:_LOW_BITS])]
-            for index in (1, 2):
-                low = _LOW_BITS + _HIGH_BITS * (index - 1)
-                with m.If(place == index):
-                    m.d.comb += self.sent.payload.eq(
-                        _HIGH << _HIGH_BITS | token[low:low + _HIGH_BITS])
+            m.d.comb += self.sent.valid.eq(1)
+            write_byte(m, self.sent.payload, token, place)
             with m.If(self.sent.ready):
                 m.d.sync += place.eq(place - 1)
                 with m.If(place == 0):

@@ -19,6 +19,7 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.board.boards import Board, constraints_name, constraints_text
 from sterna.hw.board.clock import BoardClock, board_pll
+from sterna.hw.board.frame_protocol import FrameProtocol, check_network
 from sterna.hw.board.sdram_top import CORE_MODULE, sdram_pads, simulated_sdram
 from sterna.hw.board.serial_protocol import (
     LOAD_QUEUE_BYTES,
@@ -38,14 +39,21 @@ from sterna.hw.core.request import Request
 from sterna.hw.emit import cells
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.target import style_for
+from sterna.hw.layers.cycles import unit_cycles
+from sterna.hw.layers.emit import layer_unit
+from sterna.hw.layers.layer_params import LayerParams
+from sterna.hw.layers.network_product import NETWORK
+from sterna.hw.layers.units import LayerUnit
 from sterna.hw.memory.sdram import SdramController, SdramParams
 from sterna.hw.units.spec import Sizes
 from sterna.model.folder import write_folder
+from sterna.model.layers.layer import NetworkLayer
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.plan import StagePlan
 
 __all__ = [
-    "TOP_MODULE", "BoardDesign", "BoardParams", "BoardTop", "board_core", "board_design",
+    "TOP_MODULE", "BoardDesign", "BoardParams", "BoardTop", "NetworkTop", "SerialTop",
+    "board_core", "board_design",
     "write_sources"]
 
 TOP_MODULE = "board_top"
@@ -77,10 +85,8 @@ class BoardParams:
         return UartParams(self.clock_hz, self.baud)
 
 
-class BoardTop(wiring.Component):
-    """A core on a board, behind a serial line: :mod:`sterna.hw.board.serial_protocol`.
-
-    The core has one sequence. One with a port reads its model from the SDRAM of the board.
+class SerialTop(wiring.Component):
+    """What is on a board with a serial line.
 
     Members
     -------
@@ -89,9 +95,71 @@ class BoardTop(wiring.Component):
     rx, tx : ``In(1)``, ``Out(1)``
         The serial line.
     led : ``Out(1)``
-        On while a token of the core is awaited.
+        On while the unit behind the line is awaited.
     radio_gpio0 : ``Out(1)``, where the board has such a pin
         High.
+    """
+
+    def __init__(self, params: BoardParams, members: Mapping[str, Any]) -> None:
+        self.params = params
+        ports = {"clk": In(1), "rx": In(1), "tx": Out(1, init=1), "led": Out(1)}
+        for port in params.board.places.keys() - ports.keys():
+            ports[port] = Out(1)
+        super().__init__({**ports, **members})
+
+    def add_line(self, m, protocol, queue, awaits):
+        """Put the clock, the line and a protocol on it, with a queue of bytes between, into the
+        module; ``awaits`` is high while the unit behind them is awaited."""
+        params = self.params
+        m.domains.sync = ClockDomain()
+        m.submodules.clock = clock = BoardClock(params.board, params.clock_hz)
+        m.submodules.receiver = receiver = UartReceiver(params.uart)
+        m.submodules.transmitter = transmitter = UartTransmitter(params.uart)
+        m.submodules.protocol = protocol
+        m.submodules.queue = ResetInserter(protocol.stop)(queue)
+        stops = receiver.data == Order.STOP
+        m.d.comb += [
+            clock.clk.eq(self.clk),
+            receiver.rx.eq(self.rx),
+            protocol.stop.eq(receiver.received & stops),
+            queue.w_data.eq(receiver.data),
+            queue.w_en.eq(receiver.received & ~stops),
+            self.tx.eq(transmitter.tx),
+        ]
+        wiring.connect(m, queue.r_stream, protocol.received)
+        wiring.connect(m, protocol.sent, transmitter.bytes)
+        for port, pin in params.board.pins.items():
+            value = {"led": awaits, "radio_gpio0": Const(1)}.get(port)
+            if value is not None:
+                m.d.comb += getattr(self, port).eq(value ^ pin.is_inverted)
+
+
+class NetworkTop(SerialTop):
+    """A network on a board, behind a serial line: :mod:`sterna.hw.board.frame_protocol`."""
+
+    def __init__(self, params: BoardParams, unit: LayerUnit) -> None:
+        check_network(unit.params)
+        self.unit = unit
+        super().__init__(params, {})
+
+    def elaborate(self, platform):
+        m = Module()
+        unit, protocol = self.unit, FrameProtocol(self.unit.params)
+        self.add_line(m, protocol, fifo.SyncFIFO(width=8, depth=QUEUE_BYTES),
+                      protocol.results.ready)
+        m.submodules.network = ResetInserter(protocol.stop)(unit)
+        wiring.connect(m, protocol.vectors, unit.vectors)
+        wiring.connect(m, unit.results, protocol.results)
+        return m
+
+
+class BoardTop(SerialTop):
+    """A core on a board, behind a serial line: :mod:`sterna.hw.board.serial_protocol`.
+
+    The core has one sequence. One with a port reads its model from the SDRAM of the board.
+
+    Members
+    -------
     memory_clk : ``Out(1)``, with an SDRAM
         The clock of all that follows.
     command, bank, row, dq_o, dq_oe, dq_i, with an SDRAM
@@ -101,58 +169,37 @@ class BoardTop(wiring.Component):
     def __init__(self, params: BoardParams, image: CoreImage) -> None:
         core = image.params
         check_core(core.vocab, core.sequences)
-        self.params, self.image = params, image
+        self.image = image
         self.memory = SdramController(
             SdramParams(params.clock_hz), core.address_bits) if core.port_bits else None
-        ports = {"clk": In(1), "rx": In(1), "tx": Out(1, init=1), "led": Out(1)}
-        for port in params.board.places.keys() - ports.keys():
-            ports[port] = Out(1)
+        ports: dict[str, Any] = {}
         if self.memory is not None:
             members = self.memory.signature.members
-            ports |= {"memory_clk": Out(1), **{name: members[name] for name in _MEMORY_PINS}}
-        super().__init__(ports)
+            ports = {"memory_clk": Out(1), **{name: members[name] for name in _MEMORY_PINS}}
+        super().__init__(params, ports)
 
     def elaborate(self, platform):
         m = Module()
-        params, core = self.params, Core(self.image)
-        m.domains.sync = ClockDomain()
-        m.submodules.clock = clock = BoardClock(params.board, params.clock_hz)
-        m.submodules.receiver = receiver = UartReceiver(params.uart)
-        m.submodules.transmitter = transmitter = UartTransmitter(params.uart)
-        m.submodules.protocol = protocol = SerialProtocol(
+        core = Core(self.image)
+        protocol = SerialProtocol(
             core.params.vocab, sampled=not core.params.compact,
             loads=self.memory is not None)
         # Its output register holds one more than its memory.
         queue = (fifo.SyncFIFO(width=8, depth=QUEUE_BYTES) if self.memory is None else
                  fifo.SyncFIFOBuffered(width=8, depth=LOAD_QUEUE_BYTES + 1))
-        m.submodules.queue = ResetInserter(protocol.stop)(queue)
+        self.add_line(m, protocol, queue, protocol.tokens.ready)
         if self.memory is None:
             m.submodules.core = core
         else:
             m.submodules.core = ResetInserter(protocol.loading)(core)
             self._connect_memory(m, core, protocol)
 
-        stops, prompt = receiver.data == Order.STOP, core.prompts.payload
-        m.d.comb += [
-            clock.clk.eq(self.clk),
-            receiver.rx.eq(self.rx),
-            protocol.stop.eq(receiver.received & stops),
-            queue.w_data.eq(receiver.data),
-            queue.w_en.eq(receiver.received & ~stops),
-            self.tx.eq(transmitter.tx),
-            prompt.limit.eq(1), core.logits.ready.eq(1),
-        ]
+        prompt = core.prompts.payload
+        m.d.comb += [prompt.limit.eq(1), core.logits.ready.eq(1)]
         if protocol.sampled:
             m.d.comb += [prompt.beta.eq(protocol.beta), prompt.seed.eq(protocol.seed)]
-        wiring.connect(m, queue.r_stream, protocol.received)
-        wiring.connect(m, protocol.sent, transmitter.bytes)
         _join(m, protocol.prompts, core.prompts)
         _join(m, core.tokens, protocol.tokens)
-
-        for port, pin in params.board.pins.items():
-            value = {"led": protocol.tokens.ready, "radio_gpio0": Const(1)}.get(port)
-            if value is not None:
-                m.d.comb += getattr(self, port).eq(value ^ pin.is_inverted)
         return m
 
     def _connect_memory(self, m, core, protocol):
@@ -184,7 +231,7 @@ class BoardDesign:
     """A model on a board."""
 
     params: BoardParams
-    core: CoreParams
+    core: CoreParams | LayerParams  # of a network, its unit
     model: QuantizedModel
     # ``board_top.v``, with all it has inside, and what its memories contain: texts by file name
     verilog: Mapping[str, str]
@@ -208,14 +255,22 @@ class BoardDesign:
 
     @property
     def cycles_per_token(self) -> int:
-        """Cycles of a token, by the cycle model; with an SDRAM, refreshes and rows take some
-        more."""
+        """Cycles of a token, or of a frame, by the cycle model; with an SDRAM, refreshes and rows
+        take some more."""
+        if isinstance(self.core, LayerParams):
+            return unit_cycles(self.core)[0].latency
         return _cycles(self.core, self.model.stages)
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens that are written in a second: by the cycle model, or as the line allows."""
-        return min(self.params.clock_hz / self.cycles_per_token, self.params.baud / _FRAME_BITS)
+        """Tokens that are written in a second: by the cycle model, or as the line allows. Of a
+        network frames: one comes, is computed, and its results leave."""
+        params = self.params
+        seconds, byte = self.cycles_per_token / params.clock_hz, _FRAME_BITS / params.baud
+        if isinstance(self.core, LayerParams):
+            return 1 / (seconds + byte * (4 * self.core.channels + 3 * self.model.records[-1].width
+                                          + 1))
+        return min(1 / seconds, 1 / byte)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -224,8 +279,9 @@ class BoardDesign:
         del limits["profile"]
         return {
             "board": self.params.board.name.value,
-            "model": {"sha256": self.model.sha256, "config": self.model.config.to_json(),
-                      "profile": core.profile.name},
+            "model": {"sha256": self.model.sha256, **(
+                {} if self.model.is_network else {"config": self.model.config.to_json()}),
+                "profile": core.profile.name},
             "limits": limits,
             "core": {"rows": core.rows, "cols": core.cols, "quant_lanes": core.quant_lanes,
                      "style": core.style.value, "compact": core.compact},
@@ -243,16 +299,23 @@ def _cycles(core: CoreParams, plans: tuple[StagePlan, ...]) -> int:
 
 def board_core(
     model: QuantizedModel, board: Board, sizes: Sizes | None = None, *, sdram: bool = False,
-) -> CoreParams:
-    """The core of a board for the limits of a model.
+) -> CoreParams | LayerParams:
+    """The core of a board for the limits of a model, or the unit of a network.
 
-    ``sizes`` are fields of :class:`~sterna.hw.core.core_params.CoreParams`; what is missing is the
-    board's usual. ``sdram`` has the model in the SDRAM. ValueError if the board has none, or the
-    core does not fit the serial line.
+    ``sizes`` are those of the unit; what is missing is the board's usual. ``sdram`` has the model
+    in the SDRAM. ValueError if the board has none, the model is a network, or the core does not fit
+    the serial line.
     """
     if sdram and not board.memory:
         raise ValueError(f"the {board.name} has no SDRAM")
-    chosen = {"style": style_for(board.target), **board.sizes, **(sizes or {})}
+    chosen = {"style": style_for(board.target),
+              **(board.network_sizes if model.is_network else board.sizes), **(sizes or {})}
+    if model.is_network:
+        if sdram:
+            raise ValueError("a network is in the bitstream: it goes without --sdram")
+        network: LayerParams = NETWORK.params_for(model, chosen)
+        check_network(network)
+        return network
     # A root of one bit a cycle has the shortest path.
     core = CoreParams(
         Limits.of(model), **chosen, root_digit_bits=1, port_bits=16 if sdram else 0)
@@ -269,6 +332,9 @@ def board_design(
     ValueError also if the image does not fit the SDRAM.
     """
     core = board_core(model, params.board, sizes, sdram=sdram)
+    if isinstance(core, LayerParams):
+        top = NetworkTop(params, layer_unit(NetworkLayer(model), core))
+        return BoardDesign(params, core, model, verilog_files(top, TOP_MODULE))
     image = build_image(model, core)
     packed = pack_image(image) if sdram else None
     if packed and len(packed) > (room := 2 * SdramParams(params.clock_hz).words):
@@ -291,7 +357,8 @@ def write_sources(design: BoardDesign, folder: Path) -> None:
         "README.md": _README.format(
             top=TOP_MODULE, board=board.description, constraints=name,
             cells=", ".join(f"`{each}`" for each in models),
-            clock=f"{design.params.clock_hz / 1e6:g}", baud=design.params.baud),
+            clock=f"{design.params.clock_hz / 1e6:g}", baud=design.params.baud,
+            unit="network" if design.model.is_network else "core"),
     }, {
         "module": TOP_MODULE,
         "versions": {each: version(each) for each in (
@@ -304,7 +371,7 @@ _README = """\
 # {top} for {board}
 
 `{top}.v` is the whole design: clock of {clock} MHz, serial line of {baud} baud, protocol and
-core. `*.mem` are what its memories contain: synthesis reads them from beside it, a simulator
+{unit}. `*.mem` are what its memories contain: synthesis reads them from beside it, a simulator
 from the folder in which it runs. `{constraints}` says where its pins are. {cells}: models of cells
 of the vendor, for a simulator; a synthesis tool must not read them.
 

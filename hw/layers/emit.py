@@ -47,7 +47,7 @@ from sterna.model.quantized.plan import StageKind, StagePlan, plan
 from sterna.model.quantized.records import Input
 
 __all__ = [
-    "emit_layer", "emit_matrix", "layer_component", "layer_design", "layer_params",
+    "emit_layer", "emit_matrix", "layer_component", "layer_design", "layer_params", "layer_unit",
     "matrix_component", "plan_matrices", "sha256_of"]
 
 _ROWS, _COLS, _LANES = 8, 128, 8

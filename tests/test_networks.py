@@ -23,6 +23,11 @@ from sterna.export.native.ops import with_ops
 from sterna.export.runtime.check import check_exact
 from sterna.export.runtime.runtime import with_taps
 from sterna.export.runtime.session import Session
+from sterna.hw.board import BoardName
+from sterna.hw.board.boards import BOARDS
+from sterna.hw.board.conversation import ConversationError, FrameConversation
+from sterna.hw.board.serial_protocol import Answer, Order, order_bytes
+from sterna.hw.board.top import BoardParams, board_core, board_design
 from sterna.hw.catalog import emit_verilog
 from sterna.model.layers import (
     BitLinearLayer,
@@ -40,6 +45,7 @@ from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.recordings import Recordings, accuracy, read_frames, results_of
 from sterna.model.quantized.taps import TapRecorder
 from sterna.model.stack.network import Network
+from sterna.sim.board import BoardSimulation
 from sterna.sim.networks import simulate_network
 
 SMALL: dict[str, Any] = {"rows": 2, "cols": 8, "quant_lanes": 2}
@@ -362,6 +368,88 @@ def test_all_recordings_in_verilog(vowels: tuple[QuantizedModel, Recordings]) ->
     assert report.checks.onnx.values == 9 * sum(map(len, frames))
 
 
+# On a board -------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_board_gives_the_results_of_the_reference_and_forgets_when_told(
+    network: QuantizedModel, tmp_path: Path,
+) -> None:
+    board = BOARDS[BoardName.ULX3S_85F]
+    params = BoardParams(board, clock_hz=25_000_000, baud=25_000_000 // 16)
+    design = board_design(network, params, {"rows": 4, "cols": 4, "quant_lanes": 2})
+    assert design.core.post_lanes == 2      # so that words are put together and taken apart
+    simulation = BoardSimulation(design, tmp_path / "board")
+    conversation, reference = FrameConversation(simulation), IntegerModel(network)
+    frames = random_frames(network, 6)
+    expected = reference.run(frames[None])[0][0].tolist()
+
+    def given(count: int) -> list[list[int]]:
+        return [conversation.run(frame, 5) for frame in frames.tolist()[:count]]
+
+    conversation.meet()
+    assert given(6) == expected
+    conversation.forget()
+    assert given(2) == expected[:2]
+    conversation.meet()
+    assert given(3) == expected[:3]
+    # In mid-frame: nothing of it is left.
+    feed = order_bytes(Order.FEED, 12345)
+    simulation.write(feed + order_bytes(Order.RESTART) + feed)
+    assert simulation.read(3) == bytes((Answer.DONE, Answer.REFUSED, Answer.DONE))
+    conversation.meet()
+    assert given(2) == expected[:2]
+    simulation.write(order_bytes(Order.ASK, 1))
+    assert simulation.read(1) == bytes((Answer.REFUSED,))
+    # While a frame is computed, and while its results are sent.
+    for cycles in (1, 300, 900):
+        simulation.write(3 * feed)
+        simulation.run(3 * 40 * 16 + cycles)
+        conversation.meet()
+        assert given(1) == expected[:1]
+    with pytest.raises(ConversationError, match="is its network of this model"):
+        conversation.run(frames[0].tolist(), 6)
+    assert simulation.framing_errors == 0
+
+
+@pytest.mark.slow
+def test_run_asks_a_simulated_board(
+    capsys: pytest.CaptureFixture[str], network: QuantizedModel, tmp_path: Path,
+) -> None:
+    model, table = tmp_path / "n.safetensors", tmp_path / "f.csv"
+    network.save(model)
+    np.savetxt(table, np.random.default_rng(1).normal(size=(4, 3)), delimiter=",")
+    code, out, err = run(
+        capsys, "run", model, table, "--port", "sim", "--baud", 750_000, "--check")
+    assert code == 0
+    assert "20 values compared with the integer reference, 0 mismatches" in err
+    assert run(capsys, "run", model, table)[1] == out
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("--clock", 24), "--clock goes with --port"),
+    (("--port", "/dev/none"), "cannot open the serial port /dev/none"),
+    (("--port", "sim", "--baud", 10**7), "a bit must have at least 16 cycles")])
+def test_a_board_that_cannot_be_asked_is_refused(
+    arguments: tuple[object, ...], said: str, capsys: pytest.CaptureFixture[str],
+    network: QuantizedModel, tmp_path: Path,
+) -> None:
+    model, table = tmp_path / "n.safetensors", tmp_path / "f.csv"
+    network.save(model)
+    table.write_text("1,2,3\n")
+    assert said in refusal(capsys, "run", model, table, *arguments)
+
+
+def test_a_network_of_several_sequences_or_wide_results_has_no_serial_line(
+    network: QuantizedModel,
+) -> None:
+    board = BOARDS[BoardName.ICEBREAKER]
+    with pytest.raises(ValueError, match="a serial line has one sequence, the network 2"):
+        board_core(network, board, {"sequences": 2})
+    with pytest.raises(ValueError, match="a network is in the bitstream: it goes without --sdram"):
+        board_core(network, BOARDS[BoardName.ULX3S_85F], sdram=True)
+
+
 # The command ------------------------------------------------------------------------
 
 
@@ -418,7 +506,7 @@ def test_the_commands_refuse_what_is_for_the_other_kind_of_model(
     table.write_text("1,2\n")
     said = "a network over frames of 3 channels, not a language model"
     for command in (("generate", model), ("web", model, "-o", output),
-                    ("build", model, "--board", "icebreaker", "-o", output)):
+                    ("chat", model, "--port", "sim")):
         assert said in refusal(capsys, *command), command
     assert "unit core is of a language model" in refusal(
         capsys, "verilog", model, "--unit", "core", "-o", output)

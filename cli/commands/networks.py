@@ -29,7 +29,7 @@ from sterna.cli.terminal.options import (
 from sterna.hw.board import BoardName
 from sterna.model.files import write_atomically
 from sterna.model.quantized import QuantizedModel, load_model
-from sterna.model.quantized.compare import compare
+from sterna.model.quantized.compare import Comparison, compare
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.recordings import read_frames
 
@@ -104,18 +104,15 @@ def run(
                 say(f"sterna: {port}: {error}")
                 return 1
             if check:
-                found = compare("results", expected[0], results[0])
-                mismatches = found.mismatches
-                say(f"{found} compared with the integer reference", quiet and not mismatches)
+                mismatches = _tell(
+                    compare("results", expected[0], results[0]), "the integer reference", quiet)
         elif check:
             from sterna.export.forms.forms import build
             from sterna.export.runtime.check import check_exact
             with Stages(quiet) as stage:
                 stage(f"compare {len(x)} frames with onnxruntime", quick=True)
                 report = check_exact(loaded, build(loaded), x[None])
-            mismatches = report.total.mismatches
-            say(f"{report.total.values:,} values compared with onnxruntime, {mismatches} mismatches"
-                + (f"; first: {report.first}" if report.first else ""), quiet and not mismatches)
+            mismatches = _tell(report.total, "onnxruntime", quiet)
     if clipped:
         say(f"{clipped} of {x.size} numbers are beyond the range of the network's input, and were "
             f"clipped")
@@ -133,6 +130,14 @@ def run(
         else:
             write_atomically(output, text.encode())
     return int(mismatches > 0)
+
+
+def _tell(found: Comparison, other: str, quiet: bool) -> int:
+    """Say what a comparison found; return how many mismatches there are."""
+    first = f"; first: {found.first}" if found.first else ""
+    say(f"{found.values:,} values compared with {other}, {found.mismatches} mismatches{first}",
+        quiet and not found.mismatches)
+    return found.mismatches
 
 
 def _on_board(

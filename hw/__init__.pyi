@@ -1,6 +1,7 @@
 from .board.bitstream import build_bitstream as build_bitstream
 from .board.boards import BOARDS as BOARDS
 from .board.conversation import Conversation as Conversation
+from .board.conversation import FrameConversation as FrameConversation
 from .board.top import BoardParams as BoardParams
 from .board.top import board_design as board_design
 from .catalog import emit_verilog as emit_verilog

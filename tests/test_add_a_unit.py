@@ -31,7 +31,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     catalog = folder / "hw/catalog.py"
     catalog.write_text(catalog.read_text().replace(
         "from sterna.hw.units.spec", "from sterna.hw.units.silu_product import SILU\n"
-        "from sterna.hw.units.spec").replace("GLU, CORE)", "GLU, SILU, CORE)"))
+        "from sterna.hw.units.spec").replace("GLU, CORE, NETWORK)", "GLU, SILU, CORE, NETWORK)"))
     git(folder, "add", ".")
     return folder
 

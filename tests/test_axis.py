@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import sizes_of
+from random_networks import random_network
 
 from sterna.hw import catalog
 from sterna.hw.catalog import UNITS, emit_verilog
@@ -42,6 +43,7 @@ def model():
 @pytest.mark.parametrize("unit", [
     pytest.param(unit, marks=[pytest.mark.slow] if unit == "core" else []) for unit in UNITS])
 def test_every_wrapper_is_lint_clean_and_described(model, unit, tmp_path):
+    model = random_network(C12, 7) if unit == "network" else model
     done = emit_verilog(
         model, unit, tmp_path / unit, axis=True, registered=unit == "core", **sizes(unit))
     assert done.sources[-1].name == f"{done.module}_axis.v"

@@ -280,7 +280,7 @@ def test_the_default_model_fits_the_board(monkeypatch):
         asked.append(name)
         raise ValueError("that is all")
 
-    monkeypatch.setattr("sterna.cli.commands.board.load_model", ask)
+    monkeypatch.setattr("sterna.cli.commands.board.load_language_model", ask)
     for board in ("icebreaker", "ulx3s-85f"):
         assert chat("--port", "sim", "--board", board) == 2
     assert asked == ["micro", "tiny-c12"]

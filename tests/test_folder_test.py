@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from random_networks import random_network
 
 from sterna.hw.catalog import UNITS, emit_verilog
 from sterna.hw.emit.folder import EmittedUnit
@@ -30,11 +31,12 @@ from sterna.model.quantized.synthetic import random_model
 MODEL = random_model(ModelConfig(d=12, layers=2, dff=21, vocab=65), S16, seed=7)
 TINIEST = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=16), C12, seed=3)
 CASES: dict[str, tuple[QuantizedModel, str, dict[str, Any]]] = {
-    **{unit: (MODEL, unit, {}) for unit in UNITS if unit not in ("core", "mlgru")},
+    **{unit: (MODEL, unit, {}) for unit in UNITS if unit not in ("core", "mlgru", "network")},
     "mac of pairs": (MODEL, "mac", {"rows": 4, "cols": 12, "style": "xc7-pair"}),
     "mlgru": (MODEL, "mlgru", {"lanes": 2, "trace": True}),
     "core of two sequences": (
         TINIEST, "core", {"rows": 2, "cols": 8, "sequences": 2, "trace": True}),
+    "network": (random_network(C12, 7), "network", {"rows": 2, "cols": 8, "sequences": 2}),
     "compact core": (TINIEST, "core", {"rows": 1, "cols": 8, "compact": True}),
 }
 

@@ -16,6 +16,7 @@ from command_line import refusal, run
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
+from random_networks import random_frames, random_network
 
 from sterna.export.forms.forms import build, export_onnx
 from sterna.export.graph.metadata import OnnxFileError
@@ -29,14 +30,7 @@ from sterna.hw.board.conversation import ConversationError, FrameConversation
 from sterna.hw.board.serial_protocol import Answer, Order, order_bytes
 from sterna.hw.board.top import BoardParams, board_core, board_design
 from sterna.hw.catalog import emit_verilog
-from sterna.model.layers import (
-    BitLinearLayer,
-    GluLayer,
-    InputLayer,
-    MlgruLayer,
-    ResidualLayer,
-    SequentialLayer,
-)
+from sterna.model.layers import BitLinearLayer, InputLayer, MlgruLayer, SequentialLayer
 from sterna.model.profile import C12, S16, NumericProfile
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_path, bundled_recordings
@@ -49,34 +43,6 @@ from sterna.sim.board import BoardSimulation
 from sterna.sim.networks import simulate_network
 
 SMALL: dict[str, Any] = {"rows": 2, "cols": 8, "quant_lanes": 2}
-
-
-def random_network(
-    profile: NumericProfile, seed: int, *, channels: int = 3, d: int = 8, dff: int = 12,
-    layers: int = 1, outputs: int = 5,
-) -> QuantizedModel:
-    rng = np.random.default_rng(seed)
-
-    def trits(rows: int, columns: int) -> np.ndarray:
-        return rng.integers(-1, 2, (rows, columns))
-
-    parts: list[Any] = [
-        InputLayer.of(rng.normal(size=channels), rng.integers(-3, 3, channels),
-                      4 + 4 * rng.random(channels), profile=profile),
-        BitLinearLayer.of(trits(d, channels + 1), profile=profile, output=profile.x)]
-    for _ in range(layers):
-        parts += [
-            ResidualLayer(MlgruLayer.of(*(trits(d, d) for _ in range(4)), profile=profile)),
-            ResidualLayer(GluLayer.of(trits(dff, d), trits(dff, d), trits(d, dff),
-                                      profile=profile))]
-    parts.append(BitLinearLayer.of(trits(outputs, d), profile=profile, output=profile.logit))
-    return SequentialLayer(parts).to_model({"seed": seed})
-
-
-def random_frames(model: QuantizedModel, *shape: int, seed: int = 0) -> np.ndarray:
-    rng, entry = np.random.default_rng(seed), model.entry
-    frames = rng.integers(entry.low, entry.high + 1, (*shape, *entry.shape))
-    return frames >> rng.integers(0, 14, (*shape, 1))
 
 
 @pytest.fixture(scope="module")
@@ -253,6 +219,12 @@ def test_the_bundled_network_is_as_good_as_it_says_in_integers_and_in_onnx(
         np.testing.assert_array_equal(one, other)
     assert bundled_recordings().stat().st_size < 300_000
     assert bundled_path("vowels").stat().st_size < 20_000
+
+
+def test_a_label_that_is_no_result_is_refused(network: QuantizedModel) -> None:
+    recordings = Recordings([np.zeros((2, 3))], np.array([5]))
+    with pytest.raises(ValueError, match=r"labels must be from 0 to 4, .* got 5 to 5"):
+        accuracy(IntegerModel(network), recordings, network.integers)
 
 
 def test_recordings_come_from_a_file_and_are_checked(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from sterna.hw.flow.fit import (
     FitError,
     check_fit,
     check_memories,
+    options_text,
     usual_sizes,
     what_fits,
 )
@@ -51,6 +52,7 @@ from sterna.hw.flow.synth import synth, wrapper_text
 from sterna.hw.flow.synth_report import Usage
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, style_for
+from sterna.hw.layers.network_product import NETWORK
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_product import MAC
 from sterna.hw.units.mlgru_product import MLGRU
@@ -430,13 +432,22 @@ def test_sizes_are_left_alone_where_the_usual_core_fits_or_none_does(few_sizes):
 def test_the_sizes_chosen_for_any_unit_are_its_own(model, few_sizes):
     for target in TARGETS.values():
         core = usual_sizes(model, CORE, target)
-        for spec in UNITS.values():
+        for spec in [each for each in UNITS.values() if each is not NETWORK]:
             chosen = usual_sizes(model, spec, target)
             assert (chosen is None) == (core is None)
             if chosen is not None:
                 assert chosen.sizes
                 spec.params_for(model, chosen.sizes)
                 assert ("as in a core that fits" in chosen.reason) == (spec is not CORE)
+
+
+def test_a_network_has_small_sizes_on_an_ice40(few_sizes):
+    vowels = load_model("vowels")
+    chosen = usual_sizes(vowels, NETWORK, TARGETS["ice40-up5k"])
+    assert chosen is not None
+    assert NETWORK.params_for(vowels, chosen.sizes).compact
+    assert chosen.reason.endswith(options_text(chosen.sizes))
+    assert usual_sizes(vowels, NETWORK, TARGETS["ecp5-25k"]) is None
 
 
 def test_what_fits_is_named_as_options_as_a_target_or_as_a_model(few_sizes):

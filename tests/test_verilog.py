@@ -31,6 +31,7 @@ from sterna.hw.emit.tools import (
 )
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.report import cell_counts
+from sterna.hw.layers.network_product import NETWORK
 from sterna.hw.units.mac.mac_product import WEIGHTS_FILE
 from sterna.hw.units.mac.weight_packing import pack_projection
 from sterna.model import folder as folder_module
@@ -41,7 +42,8 @@ from sterna.model.quantized.synthetic import random_model
 
 CONFIG = ModelConfig(d=12, layers=2, dff=20, vocab=18)
 SIZES = {"rows": 4, "cols": 8, "lanes": 4}
-MODULES = {name: spec.module for name, spec in catalog.UNITS.items() if spec is not CORE}
+MODULES = {name: spec.module for name, spec in catalog.UNITS.items()
+           if spec not in (CORE, NETWORK)}
 UNITS = list(MODULES)
 LAYOUTS = {
     "mac": {"beats": "beat_layout", "sums": "sum_layout"},

@@ -131,9 +131,17 @@ def accuracy(
     integers: Callable[[np.ndarray], tuple[np.ndarray, int]],
 ) -> Accuracy:
     """How many recordings a network gets right: the largest mean of its results over the frames is
-    that of the label. ``integers`` is :meth:`QuantizedModel.integers`, or does what that does."""
+    that of the label. ``integers`` is :meth:`QuantizedModel.integers`, or does what that does.
+
+    Raises ValueError if frames have another length than the network's, or a label is none of its
+    results.
+    """
     frames, clipped = zip(*map(integers, recordings.frames), strict=True)
     results = results_of(model, frames)
+    least, most, width = recordings.labels.min(), recordings.labels.max(), results[0].shape[1]
+    if least < 0 or most >= width:
+        raise ValueError(f"labels must be from 0 to {width - 1}, of as many as the network has "
+                         f"results, got {least} to {most}")
     found = np.array([int(each.sum(axis=0, dtype=np.int64).argmax()) for each in results])
     return Accuracy(len(found), int((found == recordings.labels).sum()), sum(clipped))
 

@@ -221,7 +221,7 @@ def test_what_does_not_fit_is_told_with_the_numbers():
 def test_what_does_not_fit_is_told_in_the_words_of_the_target(board, name):
     tried = Attempt({Resource.LUT: (90_000, 5280)}, {}, {}, {})
     with pytest.raises(FitError, match=f"{board.name}: {name} 90,000 needed, 5,280 avail") as error:
-        bitstream._check_fit(board, tried)
+        bitstream._check_fit(board, tried, board.fitting)
     assert error.value.report is tried
 
 

@@ -6,7 +6,7 @@ from sterna.hw.emit.folder import UnitDesign
 from sterna.hw.layers.emit import layer_design, layer_params
 from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.units.mac.array_style import ArrayStyle
-from sterna.hw.units.spec import NETWORK_UNIT, UnitSpec
+from sterna.hw.units.spec import UnitSpec
 from sterna.model.layers.layer import NetworkLayer
 from sterna.model.quantized import QuantizedModel
 
@@ -29,5 +29,5 @@ def network_design(model: QuantizedModel, params: LayerParams) -> UnitDesign:
 
 
 NETWORK = UnitSpec(
-    NETWORK_UNIT, "a whole network over frames", "network", network_params, network_design, None,
-    tokens=64)
+    "network", "a whole network over frames", "network", network_params, network_design, None,
+    tokens=64, takes_frames=True)

@@ -23,10 +23,7 @@ from sterna.hw.testbench.stimulus import (
 )
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["NETWORK_UNIT", "Sizes", "UnitSpec", "usual_phases"]
-
-NETWORK_UNIT = "network"
-"""Name of the unit of a model over frames; all others are of language models."""
+__all__ = ["Sizes", "UnitSpec", "usual_phases"]
 
 Sizes: TypeAlias = Mapping[str, Any]
 """Sizes that were chosen, by name: ``{"lanes": 4, "trace": True}``. Others keep their default."""
@@ -51,6 +48,7 @@ class UnitSpec:
     #: makes the words for the test of its folder from a model and the unit, which is not
     #: written yet; None for short phases of the stimulus, or those of the design
     vectors: Callable[[QuantizedModel, EmittedUnit], Vectors | None] | None = None
+    takes_frames: bool = False  #: whether it is of a network over frames, not of a language model
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -91,10 +89,10 @@ class UnitSpec:
     def check_model(self, model: QuantizedModel) -> None:
         """Raise ValueError for a network that is to have a unit of language models, or the other
         way round."""
-        if model.is_network != (self.name == NETWORK_UNIT):
+        if model.is_network != self.takes_frames:
             raise ValueError(
                 f"unit {self.name} is of a language model, and this is a network over "
-                f"{model.entry}: its unit is {NETWORK_UNIT}" if model.is_network else
+                f"{model.entry}" if model.is_network else
                 f"unit {self.name} is of a network over frames, and this is a language model")
 
     def tested_design(self, model: QuantizedModel, params: Any) -> UnitDesign:

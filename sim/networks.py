@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts, pack_words
 from sterna.hw.layers.documents import patience, vector_values
 from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.layers.network_product import NETWORK
-from sterna.hw.testbench.job import Job, Phase
-from sterna.hw.testbench.scoreboard import ExpectedTensor, ScoredPhase, check_phase
+from sterna.hw.testbench.job import Job, Phase, PhaseResult
+from sterna.hw.testbench.scoreboard import Checks, ExpectedTensor, ScoredPhase, check_phase
 from sterna.hw.testbench.stimulus import last_flags
 from sterna.model.checks import one_of
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.compare import Comparison, compare
-from sterna.model.quantized.integer import IntegerModel
-from sterna.model.quantized.recordings import results_of
+from sterna.model.quantized.compare import Comparison
 from sterna.sim.bench.cpp_bench import run_in_cpp
 from sterna.sim.bench.runner import Engine, Simulator, check_simulator, run_on, work_folder
 from sterna.sim.bench.waves import check_waves, with_views
+from sterna.sim.core.reference import record_activations, tensor_names
+from sterna.sim.core.trace import TracedStep, check_trace, monitored_lanes
 from sterna.sim.reports import PhaseReport, SimulationReport
 
 __all__ = ["simulate_network"]
@@ -43,8 +43,8 @@ def simulate_network(
     prepare: Callable[[EmittedUnit, Path], EmittedUnit] = lambda emitted, work: emitted,
     progress: Callable[[str], None] = lambda message: None, **sizes: Any,
 ) -> SimulationReport:
-    """Run the Verilog of a network on recordings; every result is compared with the integer
-    reference and with onnxruntime.
+    """Run the Verilog of a network on recordings, and compare it with the integer reference and
+    with onnxruntime: every result, and with a trace port every tensor.
 
     Parameters
     ----------
@@ -54,10 +54,10 @@ def simulate_network(
         Integer frames, ``[length, channels]`` each, as ``model.integers`` makes them; each begins
         with a fresh state. Sequences of the unit take turns.
     engine
-        ``cocotb`` with random pauses, a reset in mid-vector and extreme frames; ``cpp`` for
-        thousands of frames, without pauses.
+        ``cocotb`` with a trace port, random pauses, a reset in mid-vector and extreme frames;
+        ``cpp`` for thousands of frames, without pauses or trace.
     simulator, waves, work, seed, emitted, prepare, progress, sizes
-        As of :func:`sterna.simulate`.
+        As of :func:`sterna.simulate`; ``trace`` is no size to give here.
 
     Raises
     ------
@@ -71,6 +71,8 @@ def simulate_network(
     if engine is Engine.CPP and simulator is not Simulator.VERILATOR:
         raise ValueError(f"the engine cpp runs in verilator, not in {simulator.value}")
     NETWORK.check_sizes(sizes)
+    if "trace" in sizes:
+        raise ValueError("trace is no size to give here: it follows from the engine")
     check_waves(waves, simulator)
     check_simulator(simulator, work)
     if emitted is not None:
@@ -79,7 +81,8 @@ def simulate_network(
     with work_folder(work) as folder:
         if emitted is None:
             progress("emit the Verilog")
-            emitted = emit_verilog(model, NETWORK.name, folder / NETWORK.name, **sizes)
+            emitted = emit_verilog(model, NETWORK.name, folder / NETWORK.name,
+                                   trace=engine is Engine.COCOTB, **sizes)
         emitted = prepare(emitted, folder)
         frames = [model.entry.array(each, ["length"]) for each in recordings]
         if not frames:
@@ -87,7 +90,6 @@ def simulate_network(
         count = sum(map(len, frames))
         progress(f"compute {count} frames with the reference and onnxruntime")
         phases = _Phases(model, emitted)
-        agreement = phases.agreement(frames)
         scored = [phases.of("recordings", frames, random_pauses=engine is Engine.COCOTB)]
         if engine is Engine.COCOTB:
             few = [frames[0][:_FEW]] * phases.params.sequences
@@ -97,8 +99,9 @@ def simulate_network(
                 phases.of("extremes", [_extremes(model)] * phases.params.sequences)]
         progress(f"compile and run in {simulator.value}")
         ports = UnitPorts.of(emitted.manifest)
-        job = Job(ports.inputs, ports.outputs, seed, [each.phase for each in scored],
-                  levels=ports.levels, patience=phases.patience)
+        job = Job(ports.inputs, ports.outputs, seed, [each.scored.phase for each in scored],
+                  levels=ports.levels, patience=phases.patience,
+                  monitored=monitored_lanes(phases.params))
         place = folder / f"{NETWORK.name}_{engine.value}_{simulator.value}"
         with with_views(waves, emitted.manifest, emitted.sources):
             results = (
@@ -106,37 +109,39 @@ def simulate_network(
                 if engine is Engine.CPP else
                 run_on(simulator, emitted.sources, emitted.module, job, place, waves=waves))
     return SimulationReport(
-        NETWORK.name, simulator, count, seed, agreement,
-        [PhaseReport(each.phase.name, each.phase.beats, result.cycles,
-                     check_phase(each, result.outputs))
+        NETWORK.name, simulator, count, seed, scored[0].agreement,
+        [PhaseReport(each.scored.phase.name, each.scored.phase.beats, result.cycles,
+                     phases.check(each, result))
          for each, result in zip(scored, results, strict=True)],
         time.monotonic() - started)
 
 
+@dataclass(frozen=True, slots=True)
+class _NetworkPhase:
+    """A phase, how the two oracles agree about it, and the steps of each sequence."""
+
+    scored: ScoredPhase
+    agreement: Comparison = field(default_factory=Comparison)
+    steps: Sequence[Sequence[TracedStep]] = ()
+
+
 class _Phases:
-    """Makes phases of recordings for an emitted network."""
+    """Makes phases of recordings for an emitted network, and checks what came of them."""
 
     def __init__(self, model: QuantizedModel, emitted: EmittedUnit) -> None:
+        self._model = model
         self.params: LayerParams = emitted.params
         self._fields = UnitPorts.of(emitted.manifest).fields
-        self._oracles = IntegerModel(model), OnnxModel(model)
+        self._names = tensor_names(model) if self.params.trace else [model.entry.result]
         self.patience = patience(int(emitted.manifest["cycles"][0]["latency"]))
-
-    def agreement(self, recordings: Sequence[np.ndarray]) -> Comparison:
-        """How the two oracles agree about recordings."""
-        reference, onnx = (results_of(each, recordings) for each in self._oracles)
-        return sum((compare("results", *both) for both in zip(reference, onnx, strict=True)),
-                   Comparison())
 
     def of(
         self, name: str, recordings: Sequence[np.ndarray], *, reset: bool = False,
         random_pauses: bool = True,
-    ) -> ScoredPhase:
+    ) -> _NetworkPhase:
         """The phase of recordings: those of a sequence follow each other, and the last frame of one
         that has fewer than another comes again until all have as many."""
         params, sequences = self.params, self.params.sequences
-        turns: list[list[tuple[np.ndarray, bool, int, np.ndarray, np.ndarray]]] = [
-            [] for _ in range(sequences)]
         # What is left over fills up with the first recordings once more.
         many = -(-len(recordings) // sequences) * sequences
         chosen = [recordings[index % len(recordings)] for index in range(many)]
@@ -144,29 +149,35 @@ class _Phases:
         if sequences > 1:
             chosen = [np.pad(each, ((0, longest - len(each)), (0, 0)), mode="edge")
                       for each in chosen]
-        results = zip(*(results_of(each, chosen) for each in self._oracles), strict=True)
-        for index, (frames, (reference, onnx)) in enumerate(zip(chosen, results, strict=True)):
-            turns[index % sequences] += [
-                (x, at == 0, at, *both)
-                for at, (x, *both) in enumerate(zip(frames, reference, onnx, strict=True))]
+        tensors = record_activations(self._model, chosen, self._names)
+        turns = [[TracedStep(own, index) for own in tensors[sequence::sequences]
+                  for index in range(own.tokens)] for sequence in range(sequences)]
         inputs: list[int] = []
         expected: list[ExpectedTensor] = []
         word = 0
         for together in zip(*turns, strict=True):
-            for sequence, (x, start, *_) in enumerate(together):
+            for sequence, step in enumerate(together):
                 inputs += pack_words(self._fields["vectors"], vector_values(
-                    params, x, start=start, sequence=sequence))
+                    params, step.tensors.text[step.index], start=step.index == 0,
+                    sequence=sequence))
             for first in range(0, sequences, params.batch):
                 own = range(first, first + params.batch)
                 found, word = self._results(together, own, word)
                 expected += found
-        return ScoredPhase(
-            Phase(name, {"vectors": inputs}, {"results": word}, reset=reset,
-                  random_pauses=random_pauses), expected)
+        phase = Phase(name, {"vectors": inputs}, {"results": word}, reset=reset,
+                      random_pauses=random_pauses)
+        return _NetworkPhase(ScoredPhase(phase, expected), sum(
+            (each.agreement for each in tensors), Comparison()), turns)
+
+    def check(self, phase: _NetworkPhase, result: PhaseResult) -> Checks:
+        """Compare what came out, the tensors first: their first difference is the cause."""
+        return sum(
+            (check_trace(self._model, self.params, result, sequence, steps)
+             for sequence, steps in enumerate(phase.steps)), Checks(),
+        ) + check_phase(phase.scored, result.outputs)
 
     def _results(
-        self, together: Sequence[tuple[np.ndarray, bool, int, np.ndarray, np.ndarray]],
-        sequences: Sequence[int], word: int,
+        self, together: Sequence[TracedStep], sequences: Sequence[int], word: int,
     ) -> tuple[list[ExpectedTensor], int]:
         """What the sequences of a phase of the unit give, which take turns, the rows of the array
         of each; and how many words there are behind it."""
@@ -175,27 +186,27 @@ class _Phases:
         groups = params.words_out(len(params.limits.program) - 1) // beats
         for group in range(groups):
             for sequence in sequences:
-                _, _, at, reference, onnx = together[sequence]
+                step = together[sequence]
                 part = slice(group * rows, (group + 1) * rows)
+                results = [oracle[self._model.entry.result][step.index][part]
+                           for oracle in (step.tensors.reference, step.tensors.onnx)]
                 flags = last_flags(beats) if group == groups - 1 else np.zeros(beats, np.int64)
-                said = f"of sequence {sequence}, from channel {group * rows} on"
-                expected.append(ExpectedTensor(
-                    at, f"results {said}", "results", word, beats, fields["y"], reference[part],
-                    onnx[part]))
-                expected.append(ExpectedTensor(
-                    at, f"last {said}", "results", word, beats, fields["last"], flags))
+                own = {"y": ("results", *results), "last": ("last", flags)}
                 if "sequence" in fields:
-                    expected.append(ExpectedTensor(
-                        at, f"sequence {said}", "results", word, beats, fields["sequence"],
-                        np.full(beats, sequence)))
+                    own["sequence"] = ("sequence", np.full(beats, sequence))
+                expected += [ExpectedTensor(
+                    step.index, f"{name} of sequence {sequence}, from channel {group * rows} on",
+                    "results", word, beats, fields[of], *values)
+                    for of, (name, *values) in own.items()]
                 word += beats
         return expected, word
 
-    def cut(self, name: str) -> ScoredPhase:
+    def cut(self, name: str) -> _NetworkPhase:
         """Some words of a vector, and nothing expected."""
         values = vector_values(self.params, np.zeros(self.params.channels, np.int64), start=True)
         words = pack_words(self._fields["vectors"], values)
-        return ScoredPhase(Phase(name, {"vectors": words[:max(len(words) // 2, 1)]}, {}))
+        return _NetworkPhase(ScoredPhase(
+            Phase(name, {"vectors": words[:max(len(words) // 2, 1)]}, {})))
 
 
 def _extremes(model: QuantizedModel) -> np.ndarray:

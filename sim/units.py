@@ -104,7 +104,7 @@ def simulate(
         emitted = prepare(emitted, folder)
         progress(f"compute {tokens.size} tokens with the reference and onnxruntime")
         tensors = spec.stimulus.tensors(model)
-        acts = record_activations(model, tokens, tensors)
+        acts, = record_activations(model, [tokens], tensors)
         scored = spec.stimulus.phases(model, emitted, acts)
         progress(f"compile and run in {simulator.value}")
         ports = UnitPorts.of(emitted.manifest)

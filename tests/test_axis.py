@@ -142,7 +142,7 @@ def test_axi_stream_traffic_agrees_with_the_reference(model, unit, simulator, tm
     done = emit_verilog(
         model, unit, tmp_path / unit, axis=True, registered=unit == "mac", **sizes(unit))
     stimulus = catalog.UNITS[unit].stimulus
-    acts = record_activations(model, TOKENS, stimulus.tensors(model))
+    acts, = record_activations(model, [TOKENS], stimulus.tensors(model))
     # What is sent before a reset in mid-vector has no place in frames.
     scored = [each for each in stimulus.phases(model, done, acts)
               if each.expected and not each.phase.levels][:3]

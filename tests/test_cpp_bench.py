@@ -171,7 +171,7 @@ def test_waves_show_every_word(echo, tmp_path):
 def test_a_unit_gives_what_it_gives_in_cocotb(tmp_path):
     model, spec = random_model(ODD, C12, seed=7), unit_named("mlgru")
     emitted = emit_verilog(model, "mlgru", tmp_path / "mlgru", lanes=3)
-    acts = record_activations(model, np.array([5, 64, 0]), spec.stimulus.tensors(model))
+    acts, = record_activations(model, [np.array([5, 64, 0])], spec.stimulus.tensors(model))
     ports = UnitPorts.of(emitted.manifest)
     job = Job(ports.inputs, ports.outputs, 1, [
         each.phase for each in spec.stimulus.phases(model, emitted, acts)], ports.levels)

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from random_matrices import random_matrices
+from random_networks import random_input, random_layers, with_numbers
 from stream_bench import Pauses, StreamRun, run_stream
 
 from sterna.hw import emit_layer, emit_matrix, layer_cost
@@ -30,7 +31,6 @@ from sterna.model.cache import Cache
 from sterna.model.layers import (
     BitLinearLayer,
     GluLayer,
-    InputLayer,
     Layer,
     MatrixLayer,
     MlgruLayer,
@@ -39,18 +39,12 @@ from sterna.model.layers import (
     TernaryMatrix,
 )
 from sterna.model.layers.layer import input_bits
-from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
+from sterna.model.profile import C12, S16, FixedPoint
 
 _MATRICES = random_matrices()
 _EIGHT = FixedPoint(8, 2)
 _EYE = np.eye(4, dtype=int)
 _STEADY = Pauses()
-
-
-def _with_numbers(weight: np.ndarray, rng: np.random.Generator) -> TernaryMatrix:
-    """The matrix with a scale and a bias that make results use their range."""
-    scale = 0.3 / np.sqrt(weight.shape[1])
-    return TernaryMatrix(weight, float(scale), 4 * rng.normal(size=len(weight)))
 
 
 def run_matrices(layers, sizes, sent, *, pauses=_STEADY) -> None:
@@ -124,7 +118,7 @@ def test_thirty_matrices_as_sums_as_results_and_as_layers(index):
             (0, np.full(columns, 127))]
     # One form of each in Amaranth's simulator; the sums and results of all are tried in Verilog.
     form = ("sums", "results", "layer")[index // 3 % 3]
-    matrix = _with_numbers(weight, rng)
+    matrix = with_numbers(weight, rng)
     if form == "sums":
         run_matrices([MatrixLayer.of(weight)], sizes, acts)
     elif form == "results":
@@ -146,50 +140,6 @@ def make(folder, *options: str) -> str:
     return f"{done.stdout}{done.stderr}exit {done.returncode}"
 
 
-def _input(channels: int, profile: NumericProfile, rng: np.random.Generator) -> InputLayer:
-    """Shifts to both sides, and offsets up to half of what a channel may have."""
-    largest = np.ldexp(rng.uniform(1, 2, channels), rng.integers(-9, 9, channels))
-    exponent = rng.integers(-1, 8, channels) - np.frexp(largest)[1]
-    return InputLayer.of(largest * rng.uniform(-0.5, 0.5, channels), exponent, largest,
-                         profile=profile)
-
-
-def _network(seed: int, widest: int) -> SequentialLayer:
-    """Up to five layers of any widths, of which some add to their input, with another before them
-    or not; every fifth network has an input in front."""
-    rng = np.random.default_rng(seed)
-    profile = (S16, C12)[int(rng.integers(2))]
-
-    def drawn() -> int:
-        return int(rng.integers(1, widest + 1))
-
-    def layer(columns: int, rows: int, output: FixedPoint | None) -> Layer:
-        kind, inner = int(rng.integers(3)), drawn()
-        shapes = [(rows, columns)] if not kind else [
-            *[(inner, columns)] * (4 - kind), (rows, inner)]
-        of = (BitLinearLayer.of, MlgruLayer.of, GluLayer.of)[kind]
-        return of(*(_with_numbers(rng.integers(-1, 2, shape), rng) for shape in shapes),
-                  profile=profile, output=output)
-
-    width, layers, count = drawn(), [], int(rng.integers(1, 6))
-    if seed % 5 == 0 and width > 1:
-        layers.append(_input(width - 1, profile, np.random.default_rng(seed)))
-    for index in range(count):
-        between = drawn()
-        # What another layer normalises or adds to has the bits of the residual stream.
-        match int(rng.integers(4)):
-            case 0:
-                layers.append(ResidualLayer(layer(width, width, profile.x)))
-            case 1:
-                layers.append(ResidualLayer(SequentialLayer([
-                    layer(width, between, profile.x), layer(between, width, profile.x)])))
-            case _:
-                last = index == count - 1
-                layers.append(layer(width, between, None if last else profile.x))
-                width = between
-    return SequentialLayer(layers)
-
-
 def _sizes_for(layer: Layer, seed: int) -> dict[str, Any]:
     most = max(len(each.weight) for each in layer.matrices().values())
     return {"rows": min(1 << seed % 3, 1 << most.bit_length() - 1), "sequences": 1 << seed // 3 % 3,
@@ -203,7 +153,7 @@ def _sizes_for(layer: Layer, seed: int) -> dict[str, Any]:
 @example(35)    # frames of a channel a word
 @settings(max_examples=3)
 def test_any_network_of_layers_is_one_unit(seed):
-    layer = _network(seed, 12)
+    layer = random_layers(seed, 12)
     limit = 1 << (layer.bits - 1)
     vectors = np.random.default_rng(seed).integers(-limit, limit, (3, layer.columns))
     run_layer(layer, _sizes_for(layer, seed), vectors, starts=(0, 2),
@@ -214,7 +164,7 @@ def test_any_network_of_layers_is_one_unit(seed):
 @pytest.mark.needs("iverilog")
 @pytest.mark.parametrize("seed", range(8))
 def test_wide_networks_in_verilog(seed, tmp_path):
-    layer = _network(seed, 70)
+    layer = random_layers(seed, 70)
     emit_layer(layer, tmp_path / "unit", **_sizes_for(layer, seed))
     assert "2 of 2 tests passed" in make(tmp_path / "unit")
 
@@ -227,7 +177,7 @@ def test_thirty_matrices_share_one_array_in_verilog(tmp_path):
     assert len(json.loads((tmp_path / "sums/params.json").read_text())["matrices"]) == 30
     assert "2 of 2 tests passed" in make(tmp_path / "sums")
     rng = np.random.default_rng(5)
-    emit_matrix([_with_numbers(weight, rng) for weight in weights], tmp_path / "results",
+    emit_matrix([with_numbers(weight, rng) for weight in weights], tmp_path / "results",
                 output=_EIGHT, rows=4, cols=64, lanes=32)
     assert "2 of 2 tests passed" in make(tmp_path / "results")
     assert emitted.params.most_weights == 904
@@ -248,9 +198,9 @@ def test_a_wrong_weight_fails_the_test_of_the_folder(tmp_path):
 @pytest.mark.parametrize("style", ["ecp5-chain", "xc7-pair"])
 def test_layers_of_the_cells_of_a_family_in_verilog(style, tmp_path):
     rng = np.random.default_rng(1)
-    gates = [_with_numbers(rng.integers(-1, 2, (9, 20)), rng) for _ in range(3)]
-    last = _with_numbers(rng.integers(-1, 2, (7, 9)), rng)
-    square = [_with_numbers(rng.integers(-1, 2, (7, 7)), rng) for _ in range(4)]
+    gates = [with_numbers(rng.integers(-1, 2, (9, 20)), rng) for _ in range(3)]
+    last = with_numbers(rng.integers(-1, 2, (7, 9)), rng)
+    square = [with_numbers(rng.integers(-1, 2, (7, 7)), rng) for _ in range(4)]
     if style == "xc7-pair":
         emit_layer(MlgruLayer.of(*gates, last, profile=C12), tmp_path / "unit", style=style,
                    rows=4, cols=12, sequences=2)
@@ -267,7 +217,7 @@ def test_mixers_with_pauses_at_both_ends(profile, rows, d, columns, out):
     rng = np.random.default_rng(rows)
 
     def matrix(rows: int, columns: int) -> TernaryMatrix:
-        return _with_numbers(rng.integers(-1, 2, (rows, columns)), rng)
+        return with_numbers(rng.integers(-1, 2, (rows, columns)), rng)
 
     limit = 1 << (input_bits(profile) - 1)
     vectors = rng.integers(-limit, limit, (5, columns)) >> np.arange(5)[:, None]
@@ -283,16 +233,16 @@ def test_mixers_with_pauses_at_both_ends(profile, rows, d, columns, out):
 @pytest.mark.slow
 def test_a_folder_is_clean_for_verilator(tmp_path):
     rng = np.random.default_rng(4)
-    matrices = [_with_numbers(rng.integers(-1, 2, shape), rng) for shape in ((3, 9), (5, 4))]
+    matrices = [with_numbers(rng.integers(-1, 2, shape), rng) for shape in ((3, 9), (5, 4))]
     emit_matrix(matrices[0], tmp_path / "one", output=_EIGHT, axis=True)
     emit_matrix(matrices, tmp_path / "two", output=_EIGHT, axis=True)
     emit_layer(matrices[0], tmp_path / "linear", axis=True)
-    down = _with_numbers(rng.integers(-1, 2, (2, 3)), rng)
+    down = with_numbers(rng.integers(-1, 2, (2, 3)), rng)
     emit_layer(GluLayer.of(matrices[0], matrices[0], down, profile=C12), tmp_path / "glu",
                axis=True)
-    square = [_with_numbers(rng.integers(-1, 2, (3, 3)), rng) for _ in range(4)]
+    square = [with_numbers(rng.integers(-1, 2, (3, 3)), rng) for _ in range(4)]
     emit_layer(SequentialLayer([
-        _input(8, S16, rng), BitLinearLayer.of(matrices[0], output=S16.x),
+        random_input(8, S16, rng), BitLinearLayer.of(matrices[0], output=S16.x),
         BitLinearLayer.of(square[0], output=S16.x),
         ResidualLayer(MlgruLayer.of(*square)), ResidualLayer(GluLayer.of(*square[:3]))]),
         tmp_path / "network", sequences=2, axis=True)
@@ -311,7 +261,7 @@ def test_matrices_take_turns_and_the_rate_is_as_stated(seed):
     rng = np.random.default_rng(seed)
     shapes = rng.integers(1, 40, (3, 2))
     output = _EIGHT if seed % 2 else None
-    layers = [MatrixLayer.of(_with_numbers(w, rng) if output else w, output)
+    layers = [MatrixLayer.of(with_numbers(w, rng) if output else w, output)
               for w in (rng.integers(-1, 2, shape) for shape in shapes)]
     most = int(shapes[:, 0].max())
     sizes = {"rows": min(1 << int(rng.integers(0, 4)), 1 << most.bit_length() - 1),

@@ -206,6 +206,7 @@ def simulate(
     if is_network:
         refuse(f"{where}: a network takes frames", text=text, prompt=prompt,
                temperature=temperature)
+        refuse(f"{where}: cocotb compares every tensor anyway", trace="trace" in sizes)
     elif is_core:
         refuse(f"{where}: give a --prompt for each sequence", sequences="sequences" in sizes)
         refuse(f"{where}: cocotb compares every tensor anyway", trace="trace" in sizes)

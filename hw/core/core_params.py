@@ -70,11 +70,6 @@ class CoreParams(Geometry):
     def _most_rows(self, kind: StageKind) -> int:
         return max(each.rows for each in self.limits.program if each.kind is kind)
 
-    @property
-    def vector_words(self) -> int:
-        """Words of ``post_lanes`` channels of the residual stream."""
-        return self.groups(self.width) * self.row_beats
-
     def logit_beats(self, vocab: int) -> int:
         """Words of the port of logits after a token of a model: whole groups of rows."""
         return self.groups(vocab, chunks=False) * self.row_beats

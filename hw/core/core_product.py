@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from sterna.hw.core.limits import Limits
 from sterna.hw.core.linear_image import pack_image
 from sterna.hw.core.program import place_stages
 from sterna.hw.core.request import Request
-from sterna.hw.core.trace import lanes_of, trace_layout
+from sterna.hw.core.trace import trace_extra, trace_section
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign
 from sterna.hw.emit.payloads import Fields, UnitPorts, pack_words
 from sterna.hw.emit.selftest.folder_test import VectorPhase, Vectors
@@ -79,11 +78,7 @@ def _extra(image: CoreImage) -> dict[str, Any]:
     }
     if not params.port_bits:    # otherwise it depends on the memory
         extra["cycles_per_token"] = float(cycles_per_token(params, image.plan))
-    if params.trace:
-        extra["trace"] = {
-            lane.name: {"low": lane.low, "width": lane.width, "fields": [
-                asdict(bits) for bits in lane.fields.values()]} for lane in lanes_of(params)}
-    return extra
+    return extra | trace_extra(params)
 
 
 def _image_text(image: CoreImage) -> str:
@@ -101,7 +96,7 @@ def _sections(image: CoreImage) -> str:
         sections.append(_PORT.format(
             file=_IMAGE, bits=params.port_bits, patience=params.patience))
     if params.trace:
-        sections.append(_TRACE.format(width=trace_layout(params).size))
+        sections.append(trace_section(params))
     return "\n".join(sections)
 
 
@@ -140,14 +135,6 @@ image once and checks it: `status` says what became of that. High on `failed`, o
 without an answer, stop it until the next reset. Reset the memory's port with the core: what it
 still sends for an older request would be taken for the new one.
 """
-
-_TRACE = """\
-## Trace
-
-`taps` ({width} bits) shows every intermediate vector in the cycle in which it moves; it has no
-`ready`. `params.json` gives, under `trace`, place and fields of every lane.
-"""
-
 
 _PROMPT, _TOKENS = 2, 3
 """Tokens of the prompt of the folder's test, and tokens that it asks for."""

@@ -1,4 +1,4 @@
-"""What every program runs on: array and post-processor, and before them norm and cells."""
+"""What a program runs on: a norm, the array, the post-processor, the cells, the residual stream."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from sterna.hw.core.post import Post
 from sterna.hw.core.products import Products
 from sterna.hw.core.program import ProgramImage
 from sterna.hw.core.queues import TaskQueue
+from sterna.hw.core.residual import Residual
 from sterna.hw.core.vectors import VectorStore
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.model.quantized.plan import StageKind
 
-__all__ = ["ArrayPath", "Datapath", "join_norm"]
+__all__ = ["Datapath", "join_norm"]
 
 
 def join_norm(m, norm, stores, sources):
@@ -36,22 +37,72 @@ def join_norm(m, norm, stores, sources):
     ]
 
 
-class ArrayPath(wiring.Component):
-    """Array, post-processor and the queue of the results of heads.
+class Datapath:
+    """The parts that a program runs on; those that it has no use for are None.
 
-    A subclass brings activations and stages, and has the port where results leave.
+    A component has one as a member and adds the parts to its own module, where they stand side by
+    side with what brings vectors and says when a phase begins and ends, and with the port where
+    results leave.
     """
 
-    def __init__(self, image: ProgramImage, members: dict) -> None:
+    def __init__(self, image: ProgramImage) -> None:
         self.image = image
-        self.params = image.params
+        self.params = params = image.params
         self.products, self.post = Products(image), Post(image)
-        super().__init__(members)
+        self.norm, self.stores = None, []
+        if params.limits.normalizes:
+            self.norm = Norm(params)
+            self.stores = [VectorStore(params) for _ in range(params.phases)]
+        has_cells = {StageKind.MLGRU, StageKind.GLU} & set(params.result_bits)
+        self.cells = Cells(params, params.profile.sigmoid_table()) if has_cells else None
+        self.residual = Residual(params) if params.vector_words else None
+        # Of each phase the elements that begin a program, or a stage, and whether they are valid.
+        self.stream: list = []
 
-    def join_array(self, m):
+    def add_array(self, m):
         """Add array and post-processor; the latter takes the sums of the former."""
         m.submodules.products, m.submodules.post = self.products, self.post
         wiring.connect(m, self.products.sums, self.post.sums)
+
+    def add(self, m, vectors):
+        """Add all parts. ``vectors``: for each phase the elements of those that begin a program,
+        and whether they are valid."""
+        norm, products, post = self.norm, self.products, self.post
+        cells, residual = self.cells, self.residual
+        self.add_array(m)
+        if residual is not None:
+            m.submodules.residual = residual
+            m.d.comb += [
+                residual.coming.eq(post.coming), residual.results.eq(post.results),
+                residual.results_valid.eq(post.results_valid)]
+            for phase, (elements, valid) in enumerate(vectors):
+                m.d.comb += [residual.vectors[phase].eq(elements),
+                             residual.vectors_valid[phase].eq(valid)]
+            vectors = list(zip(residual.elements, residual.elements_valid, strict=True))
+        self.stream = vectors
+        if cells is not None:
+            m.submodules.cells = cells
+            m.d.comb += [
+                cells.results.eq(post.results), cells.results_valid.eq(post.results_valid),
+                post.cell_room.eq(cells.room), cells.begins.eq(post.begins)]
+            vectors = [(Mux(valid, Value.cast(elements), made.as_value()), valid | is_made)
+                       for (elements, valid), made, is_made in zip(
+                           vectors, cells.elements, cells.elements_valid, strict=True)]
+        join_norm(m, norm, self.stores, vectors)
+        m.d.comb += [
+            products.acts.eq(norm.acts), products.acts_valid.eq(norm.acts_valid),
+            products.coming.eq(norm.coming), products.coming_valid.eq(norm.coming_valid),
+            post.scales.eq(norm.scales), post.scales_valid.eq(norm.scales_valid),
+            post.scaled.eq(norm.scaled), post.scaled_phase.eq(norm.scaled_phase),
+        ]
+
+    def leaving(self):
+        """Whose results leave, the results, and whether they do in this cycle."""
+        results = self.post.results
+        if StageKind.LAST in self.params.result_bits:
+            return self.residual.sums_tag, self.residual.sums, self.residual.sums_valid
+        return (results.tag, results.logits,
+                self.post.results_valid & (results.tag.kind == StageKind.HEAD))
 
     def queue_jobs(self, m, taken, phase):
         """Give a job of a phase to both: its vectors, and its scales, begin to come."""
@@ -61,14 +112,11 @@ class ArrayPath(wiring.Component):
                          unit.fresh.eq(taken), unit.fresh_phase.eq(phase)]
             wiring.connect(m, queue.head, unit.jobs)
 
-    def queue_heads(self, m, port, word, wanted=1, is_open=1, comes=None):
-        """Queue the results of heads that are ``wanted`` at a port, and see to it that there is
-        room for them. ``word`` is what the port shows of the results in the same cycle, or of what
-        leaves when it ``comes``."""
-        depth, results = self.params.logit_depth, self.post.results
+    def queue_results(self, m, port, word, wanted=1, is_open=1):
+        """Queue the results that leave, and are ``wanted``, at a port, and see to it that there is
+        room for them. ``word`` is what the port shows of them."""
+        depth, (_, _, comes) = self.params.logit_depth, self.leaving()
         m.submodules.logit_queue = queue = fifo.SyncFIFO(width=len(Value.cast(word)), depth=depth)
-        if comes is None:
-            comes = self.post.results_valid & (results.tag.kind == StageKind.HEAD)
         steps, wanted = Pipeline(m, Const(1)), Value.cast(wanted)
         dropped = steps.flags(comes & ~wanted, 1, "dropped")[-1]
         m.d.comb += [
@@ -85,41 +133,10 @@ class ArrayPath(wiring.Component):
         m.d.sync += [came.eq(self.post.takes_logits), kept.eq(kept + came - gone - dropped),
                      self.post.logit_room.eq(kept < Mux(came, depth - 2, depth - 1))]
 
-
-class Datapath(ArrayPath):
-    """Before them the vectors of each phase and the norm, and the cells, if the program has some.
-
-    A subclass also says when a phase begins and ends.
-    """
-
-    def __init__(self, image: ProgramImage, members: dict) -> None:
-        super().__init__(image, members)
-        params = self.params
-        self.norm = Norm(params)
-        self.stores = [VectorStore(params) for _ in range(params.phases)]
-        has_cells = {StageKind.MLGRU, StageKind.GLU} & set(params.result_bits)
-        self.cells = Cells(params, params.profile.sigmoid_table()) if has_cells else None
-
-    def join(self, m, sources):
-        """Add all parts. ``sources``: for each phase the elements that come from outside of
-        them, and whether they are valid."""
-        norm, products, post, cells = self.norm, self.products, self.post, self.cells
-        self.join_array(m)
-        if cells is not None:
-            m.submodules.cells = cells
-            m.d.comb += [
-                cells.results.eq(post.results), cells.results_valid.eq(post.results_valid),
-                post.cell_room.eq(cells.room), cells.begins.eq(post.begins)]
-            sources = [(Mux(valid, Value.cast(elements), made.as_value()), valid | is_made)
-                       for (elements, valid), made, is_made in zip(
-                           sources, cells.elements, cells.elements_valid, strict=True)]
-        join_norm(m, norm, self.stores, sources)
-        m.d.comb += [
-            products.acts.eq(norm.acts), products.acts_valid.eq(norm.acts_valid),
-            products.coming.eq(norm.coming), products.coming_valid.eq(norm.coming_valid),
-            post.scales.eq(norm.scales), post.scales_valid.eq(norm.scales_valid),
-            post.scaled.eq(norm.scaled), post.scaled_phase.eq(norm.scaled_phase),
-        ]
+    def stage(self, index):
+        """A stage of a program that is constant."""
+        layout = self.params.stage_layout
+        return layout(Array(Const(word, layout.size) for word in self.image.stages)[index])
 
     def complete(self, m, phase):
         """Whether the vectors of a phase are complete, a cycle after the last one is."""

@@ -183,6 +183,14 @@ class Geometry:
         """Beats of results of a group of rows."""
         return self.rows // self.post_lanes
 
+    @property
+    def vector_words(self) -> int:
+        """Words of ``post_lanes`` channels of the residual stream; 0 if nothing goes through its
+        adder."""
+        added = [each for each in self.limits.program if each.kind in ADDED]
+        return max((self.groups(each.rows) * self.row_beats for each in added
+                    if each.kind is not StageKind.PASS), default=int(bool(added)))
+
     def groups(self, rows: int, *, chunks: bool = True) -> int:
         """Groups of rows of a matrix, the last ones filled up; with ``chunks`` to whole chunks."""
         unit = self.unit_rows if chunks else self.rows

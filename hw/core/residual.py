@@ -30,7 +30,7 @@ class Residual(wiring.Component):
     -------
     coming, results, results_valid : ``In``
         Of the post-processor.
-    embedded, embedded_valid : ``In``, for each phase
+    vectors, vectors_valid : ``In``, for each phase
         Vectors to begin with.
     elements, elements_valid : ``Out``, for each phase
         The new vectors.
@@ -38,16 +38,16 @@ class Residual(wiring.Component):
         Of a program that ends with them, two cycles after the results.
     """
 
-    def __init__(self, params: Geometry, ahead: int) -> None:
+    def __init__(self, params: Geometry) -> None:
         self.params = params
-        self._ahead = ahead
+        self._ahead = params.requantize.latency
         each = element_layout(params)
         super().__init__({
             "coming": In(params.tag_layout),
             "results": In(result_layout(params)),
             "results_valid": In(1),
-            "embedded": In(each).array(params.phases),
-            "embedded_valid": In(1).array(params.phases),
+            "vectors": In(each).array(params.phases),
+            "vectors_valid": In(1).array(params.phases),
             "elements": Out(each).array(params.phases),
             "elements_valid": Out(1).array(params.phases),
         } | ({"sums": Out(ArrayLayout(signed(params.profile.x.bits), params.post_lanes)),
@@ -96,19 +96,19 @@ class Residual(wiring.Component):
 
         narrow = (params.post_lanes // params.cell_lanes).bit_length() - 1
         for phase, write in enumerate(stores):
-            elements, embedded = self.elements[phase], self.embedded[phase]
-            loads = self.embedded_valid[phase]
+            elements, vector = self.elements[phase], self.vectors[phase]
+            loads = self.vectors_valid[phase]
             m.d.comb += [
                 self.elements_valid[phase].eq(loads | (valid & (tag.phase == phase))),
                 elements.wide.eq(1),
-                elements.sequence.eq(Mux(loads, embedded.sequence, tag.sequence)),
+                elements.sequence.eq(Mux(loads, vector.sequence, tag.sequence)),
                 elements.place.eq(Mux(
-                    loads, embedded.place, Cat(Const(0, narrow), tag.beat))),
-                elements.first.eq(Mux(loads, embedded.first, tag.first)),
-                elements.last.eq(Mux(loads, embedded.last, tag.last)),
+                    loads, vector.place, Cat(Const(0, narrow), tag.beat))),
+                elements.first.eq(Mux(loads, vector.first, tag.first)),
+                elements.last.eq(Mux(loads, vector.last, tag.last)),
             ]
             for lane in range(params.post_lanes):
-                m.d.comb += elements.y[lane].eq(Mux(loads, embedded.y[lane], new[lane]))
+                m.d.comb += elements.y[lane].eq(Mux(loads, vector.y[lane], new[lane]))
             # A cycle for the way to the memory, which is read in another stage.
             late = elements.shape()(steps.register(elements, f"late{phase}"))
             written = self.elements_valid[phase]

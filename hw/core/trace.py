@@ -9,13 +9,14 @@ stand still meanwhile.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from amaranth.hdl import Cat, Const, Value
 from amaranth.lib.data import ArrayLayout, StructLayout, View
 
 from sterna.hw.core.cells import cell_taps
-from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.geometry import Geometry
 from sterna.hw.core.norm import norm_taps, scale_layout
 from sterna.hw.core.post import result_layout, sum_tap
 from sterna.hw.core.products import act_layout, sequence_of
@@ -24,10 +25,10 @@ from sterna.hw.emit.documents import field_bits
 from sterna.hw.emit.payloads import Fields
 from sterna.model.quantized.plan import StageKind
 
-__all__ = ["Lane", "lanes_of", "show_taps", "trace_layout"]
+__all__ = ["Lane", "lanes_of", "show_taps", "trace_extra", "trace_layout", "trace_section"]
 
 
-def trace_layout(params: CoreParams) -> StructLayout:
+def trace_layout(params: Geometry) -> StructLayout:
     """The lanes.
 
     ``x``: words of the residual stream, a lane for each phase. ``q``: chunks of a quantised
@@ -40,15 +41,15 @@ def trace_layout(params: CoreParams) -> StructLayout:
     def lane(layout: StructLayout, *names: str) -> StructLayout:
         return params.tap_layout(**{name: layout[name].shape for name in names})
 
-    norm, cells = norm_taps(params), cell_taps(params)
+    result = result_layout(params)
     return StructLayout({
         "x": ArrayLayout(lane(element_layout(params), "y"), params.phases),
         "q": lane(act_layout(params), "q"),
-        **{name: field.shape for name, field in norm},
+        **{name: field.shape for name, field in norm_taps(params)},
         "a": lane(scale_layout(params), "scale"),
         "acc": sum_tap(params),
-        "z": lane(result_layout(params), "z", "update", "logits", "full"),
-        **{name: field.shape for name, field in cells},
+        "z": lane(result, *(name for name, _ in result if name != "tag")),
+        **{name: field.shape for name, field in cell_taps(params)},
     })
 
 
@@ -62,7 +63,7 @@ class Lane:
     fields: Fields
 
 
-def lanes_of(params: CoreParams) -> list[Lane]:
+def lanes_of(params: Geometry) -> list[Lane]:
     """The lanes in the order of their bits."""
     found: list[Lane] = []
     for name, part in trace_layout(params):
@@ -75,9 +76,32 @@ def lanes_of(params: CoreParams) -> list[Lane]:
     return found
 
 
-def show_taps(m, core, active, predicts):
-    """Connect the trace port of a core."""
-    params, taps, norm = core.params, core.taps, core.norm
+def trace_extra(params: Geometry) -> dict[str, Any]:
+    """What the manifest says of the trace port, if there is one."""
+    if not params.trace:
+        return {}
+    return {"trace": {
+        lane.name: {"low": lane.low, "width": lane.width, "fields": [
+            asdict(bits) for bits in lane.fields.values()]} for lane in lanes_of(params)}}
+
+
+def trace_section(params: Geometry) -> str:
+    """What the page of a folder says of the trace port, if there is one."""
+    return _TRACE.format(width=trace_layout(params).size) if params.trace else ""
+
+
+_TRACE = """\
+## Trace
+
+`taps` ({width} bits) shows every intermediate vector in the cycle in which it moves; it has no
+`ready`. `params.json` gives, under `trace`, place and fields of every lane.
+"""
+
+
+def show_taps(m, path, taps, active, predicts):
+    """Connect the trace port of what has a datapath. ``active``: sequences that run a token;
+    ``predicts``: those whose results leave."""
+    params, norm, cells, post = path.params, path.norm, path.cells, path.post
     batch = params.batch
     # Of a stage of the head the sequences that ask for no logits show nothing.
     runs = Cat(
@@ -92,23 +116,23 @@ def show_taps(m, core, active, predicts):
             shown.valid.eq(valid & among.bit_select(shown.sequence, 1)),
             *(Value.cast(shown[name]).eq(Value.cast(value)) for name, value in values.items())]
 
-    for phase, elements in enumerate(core.residual.elements):
+    for phase, (elements, valid) in enumerate(path.stream):
         # The stage is still the last one when a token begins.
-        show(taps.x[phase], core.residual.elements_valid[phase],
+        show(taps.x[phase], valid,
              sequence_of(params, Const(phase, 1), elements.sequence), active, y=elements.y)
     acts, scales = norm.acts, norm.scales
     show(taps.q, norm.acts_valid, sequence_of(params, acts.phase, acts.sequence), runs, q=acts.q)
     show(taps.a, norm.scales_valid, sequence_of(params, scales.phase, scales.sequence), runs,
          scale=scales.scale)
-    results = core.post.results
-    show(taps.z, core.post.results_valid, sequence_of(
+    results = post.results
+    show(taps.z, post.results_valid, sequence_of(
         params, results.tag.phase, results.tag.sequence), runs,
-        **{field: results[field] for field in ("z", "update", "logits", "full")})
-    for lanes in (norm.taps, core.cells.taps):
+        **{field: results[field] for field, _ in results.shape() if field != "tag"})
+    for lanes in (norm.taps, *([cells.taps] if cells else [])):
         for name, _ in lanes.shape():
             lane = lanes[name]
             show(taps[name], lane.valid, lane.sequence, runs,
                  **{field: lane[field] for field, _ in lane.shape()
                     if field not in ("valid", "sequence")})
-    tap = core.post.tap
+    tap = post.tap
     show(taps.acc, tap.valid, tap.sequence, runs, acc=tap.acc)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from amaranth.hdl import Shape
 
+from sterna.hw.core.trace import trace_section
 from sterna.hw.emit.payloads import UnitPorts, pack_words
 from sterna.hw.emit.selftest.folder_test import FileWords, VectorPhase, Vectors
 from sterna.hw.layers.cycles import UnitCycles
@@ -191,7 +192,8 @@ def layer_sections(layer: Layer, params: LayerParams, cycles: UnitCycles) -> str
         columns=layer.columns, outputs=layer.rows,
         groups=params.words_out(len(params.limits.program) - 1), output=layer.output,
         bits=layer.bits, meaning=meaning, start=start, latency=cycles.latency,
-        period=cycles.period, sequences=several)
+        period=cycles.period, sequences=several) + (
+            f"\n{trace_section(params)}" if params.trace else "")
 
 
 _MATRIX = """\

@@ -12,6 +12,7 @@ import numpy as np
 
 from sterna.hw.core.limits import Limits, StageLimits
 from sterna.hw.core.program import ProgramImage, pack_program
+from sterna.hw.core.trace import trace_extra
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component, interface_of
 from sterna.hw.emit.names import check_name
 from sterna.hw.emit.payloads import UnitPorts
@@ -108,8 +109,10 @@ def plan_matrices(
 def layer_params(
     layer: Layer, *, sequences: int = 1, rows: int | None = None, cols: int | None = None,
     lanes: int | None = None, style: str = "generic", compact: bool = False,
+    trace: bool = False,
 ) -> LayerParams:
-    """The parameters of a layer's unit, with the sizes of :func:`emit_layer`."""
+    """The parameters of a layer's unit, with the sizes of :func:`emit_layer`; with ``trace`` it
+    has a port that shows every intermediate vector."""
     profile = replace(layer.profile, logit=layer.output)
     if layer.input is not None and input_bits(profile) > profile.x.bits:
         raise ValueError(
@@ -121,7 +124,7 @@ def layer_params(
         profile, tuple(StageLimits(each.kind, len(each.matrices), each.rows, each.columns)
                        for each in stages), _shifts(list(layer.matrices().values())))
     return LayerParams(
-        limits, sequences=sequences, compact=compact,
+        limits, sequences=sequences, compact=compact, trace=trace,
         channels=first.channels if isinstance(first, Input) else 0, **sizes)
 
 
@@ -142,7 +145,7 @@ def layer_design(layer: Layer, params: LayerParams, name: str) -> UnitDesign:
     return UnitDesign(
         unit, name, derived=(), summary=layer_summary(layer, params),
         sections=layer_sections(layer, params, cycles[0]),
-        extra={"layer": _described(layer), **_stated(cycles)},
+        extra={"layer": _described(layer), **_stated(cycles), **trace_extra(params)},
         vectors=layer_vectors(layer, params, UnitPorts.of(interface_of(unit)), cycles[0]))
 
 

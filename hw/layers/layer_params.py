@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from amaranth.hdl import Shape, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.core.geometry import ADDED, Geometry
+from sterna.hw.core.geometry import Geometry
 from sterna.hw.core.program import Stage, place_stages
 from sterna.model.layers.layer import FRAME_BITS
 from sterna.model.quantized.plan import StageKind, StagePlan
@@ -45,14 +45,6 @@ class LayerParams(Geometry):
     def has_state(self) -> bool:
         """Whether a vector may be the first of a sequence."""
         return any(each.kind is StageKind.MLGRU for each in self.limits.program)
-
-    @property
-    def vector_words(self) -> int:
-        """Words of ``post_lanes`` channels of the residual stream; 0 if nothing goes through its
-        adder."""
-        added = [each for each in self.limits.program if each.kind in ADDED]
-        return max((self.groups(each.rows) * self.row_beats for each in added
-                    if each.kind is not StageKind.PASS), default=int(bool(added)))
 
     def words_in(self, stage: int, lanes: int) -> int:
         """Words of so many channels that bring the vector of a stage."""

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
-from amaranth.lib import stream
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.datapath import ArrayPath, Datapath
+from sterna.hw.core.datapath import Datapath
 from sterna.hw.core.products import sequence_of
 from sterna.hw.core.program import ProgramImage
-from sterna.hw.core.residual import Residual
+from sterna.hw.core.trace import show_taps, trace_layout
 from sterna.hw.core.vectors import element_layout
 from sterna.hw.layers.frame import FrameConstants, FrameScaler
 from sterna.hw.layers.layer_params import FRAME_STEPS, LayerParams
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.model.quantized.plan import StageKind
 
 __all__ = ["LayerUnit", "MatrixUnit"]
 
 
-def _stage(params: LayerParams, image: ProgramImage, index):
-    """A stage of the program, which is constant."""
-    layout = params.stage_layout
-    return layout(Array(Const(word, layout.size) for word in image.stages)[index])
-
-
-class MatrixUnit(ArrayPath):
+class MatrixUnit(wiring.Component):
     """Ternary matrices times vectors of 8-bit activations.
 
     A vector comes in while the one before it is multiplied: the two phases take turns.
@@ -42,28 +35,29 @@ class MatrixUnit(ArrayPath):
 
     def __init__(self, params: LayerParams, image: ProgramImage) -> None:
         name, value = ("results", "y") if params.limits.requantizes else ("sums", "sum")
-        super().__init__(image, {
+        self.params, self.path = params, Datapath(image)
+        super().__init__({
             "acts": In(stream.Signature(params.acts_layout)),
             name: Out(stream.Signature(params.result_layout(value, params.matrix_field)))})
-        self.params: LayerParams = params
         self._value, self._port = value, getattr(self, name)
 
     def elaborate(self, platform):
         m = Module()
-        params, acts, products, post = self.params, self.acts, self.products, self.post
-        self.join_array(m)
+        params, acts, path = self.params, self.acts, self.path
+        products, post, program = path.products, path.post, params.limits.program
+        path.add_array(m)
         busy, loading = Signal(2), Signal()
         first, last, taken = Signal(init=1), Signal(), Signal()
         part, tile = Signal.like(products.acts.chunk), Signal.like(products.acts.tile)
         chunk, tile_ends = Signal(range(max(params.chunks, 2))), Signal()
-        several = len(self.image.stages) > 1
+        several = len(program) > 1
         matrix = Const(0, 1)
         if several:
             kept = Signal.like(acts.payload.matrix)
             matrix = Mux(first, acts.payload.matrix, kept)
         last_chunks = Array(
             Const(params.words_in(index, params.quant_lanes) - 1, chunk.shape())
-            for index in range(len(self.image.stages)))
+            for index in range(len(program)))
         m.d.comb += [
             acts.ready.eq(~busy.bit_select(loading, 1)),
             taken.eq(acts.valid & acts.ready),
@@ -80,7 +74,7 @@ class MatrixUnit(ArrayPath):
         # The job comes with the first word, which goes to the array a cycle later.
         begins = Signal()
         m.d.comb += begins.eq(taken & first)
-        self.queue_jobs(m, begins, loading)
+        path.queue_jobs(m, begins, loading)
         late = Signal(products.acts.shape())
         late_valid, scales = Signal(), Signal()
         m.d.sync += [
@@ -96,7 +90,7 @@ class MatrixUnit(ArrayPath):
         for phase in range(2):
             stage = Signal(params.stage_layout, name=f"stage{phase}", reset_less=True)
             with m.If(begins & (loading == phase)):
-                m.d.sync += stage.eq(_stage(params, self.image, matrix))
+                m.d.sync += stage.eq(path.stage(matrix))
             m.d.comb += [unit.stages[phase].eq(stage) for unit in (products, post)]
             stages.append(stage)
         if several:
@@ -114,13 +108,13 @@ class MatrixUnit(ArrayPath):
         m.d.comb += [word[self._value].eq(results.logits), word.last.eq(results.tag.last)]
         if several:
             m.d.comb += word.matrix.eq(Array(matrices)[results.tag.phase])
-        self.queue_heads(m, self._port, word)
+        path.queue_results(m, self._port, word)
         with m.If(post.results_valid & results.tag.last):
             m.d.sync += busy.bit_select(results.tag.phase, 1).eq(0)
         return m
 
 
-class LayerUnit(Datapath):
+class LayerUnit(wiring.Component):
     """A layer of :mod:`sterna.model.layers`, or a network of them, bit for bit.
 
     The vectors of the sequences of a phase are worked on together, once all of them have come.
@@ -135,58 +129,48 @@ class LayerUnit(Datapath):
     results : ``Out(stream.Signature(params.result_layout(...)))``
         ``y`` of each channel, ``last`` with the last word, and ``sequence``. Channels beyond the
         end are 0.
+    taps : ``Out(trace_layout(params))``, with a trace
+        Every intermediate vector.
     """
 
     def __init__(
         self, params: LayerParams, image: ProgramImage, frame: FrameConstants | None = None,
     ) -> None:
         self.scaler = FrameScaler(params, frame) if frame else None
-        super().__init__(image, {
+        self.params, self.path = params, Datapath(image)
+        super().__init__({
             "vectors": In(stream.Signature(params.vector_layout)),
-            "results": Out(stream.Signature(params.result_layout("y", params.sequence_field)))})
-        self.params: LayerParams = params
+            "results": Out(stream.Signature(params.result_layout("y", params.sequence_field))),
+            **({"taps": Out(trace_layout(params))} if params.trace else {})})
 
     def elaborate(self, platform):
         m = Module()
-        params, post = self.params, self.post
+        params, path = self.params, self.path
         loaded = Signal(params.sequences)   # vectors that are there, or worked on
-        sources = self._load(m, loaded)
-        kinds, residual = params.result_bits, None
-        if params.vector_words:
-            m.submodules.residual = residual = Residual(params, params.requantize.latency)
-            m.d.comb += [
-                residual.coming.eq(post.coming), residual.results.eq(post.results),
-                residual.results_valid.eq(post.results_valid),
-                *(residual.embedded[phase].eq(each) for phase, (each, _) in enumerate(sources)),
-                *(residual.embedded_valid[phase].eq(valid)
-                  for phase, (_, valid) in enumerate(sources))]
-            sources = list(zip(residual.elements, residual.elements_valid, strict=True))
-        self.join(m, sources)
-        if StageKind.LAST in kinds:
-            tag, values, leaves = residual.sums_tag, residual.sums, residual.sums_valid
-        else:
-            tag, values = post.results.tag, post.results.logits
-            leaves = post.results_valid & (tag.kind == StageKind.HEAD)
-
+        path.add(m, self._load(m, loaded))
+        tag, values, leaves = path.leaving()
         word = Signal(self.results.payload.shape())
         m.d.comb += [word.y.eq(values), word.last.eq(tag.last)]
         if params.sequence_field:
             m.d.comb += word.sequence.eq(sequence_of(params, tag.phase, tag.sequence))
-        self.queue_heads(m, self.results, word, comes=leaves)
+        path.queue_results(m, self.results, word)
 
-        completes, last = [], len(self.image.stages) - 1
+        completes, last = [], len(params.limits.program) - 1
         for phase in range(params.phases):
-            complete = self.complete(m, phase)
+            complete = path.complete(m, phase)
             index = Signal(range(max(last + 1, 2)), name=f"index{phase}")
             completes.append(complete)
             if last:
                 with m.If(complete):
                     m.d.sync += index.eq(Mux(index == last, 0, index + 1))
-            self.work_on(m, phase, complete, _stage(params, self.image, index))
+            path.work_on(m, phase, complete, path.stage(index))
             with m.If(leaves & tag.last & (tag.phase == phase)
                       & (tag.sequence == params.batch - 1)):
                 m.d.sync += loaded[phase * params.batch:(phase + 1) * params.batch].eq(0)
-        self.choose_jobs(m, completes)
+        path.choose_jobs(m, completes)
+        if params.trace:
+            every = Const(-1, params.sequences)
+            show_taps(m, path, self.taps, every, every)
         return m
 
     def _load(self, m, loaded):
@@ -218,7 +202,7 @@ class LayerUnit(Datapath):
                     starts.bit_select(sequence, 1).eq(
                         vectors.payload.start | fresh.bit_select(sequence, 1)),
                     fresh.bit_select(sequence, 1).eq(0)]
-            m.d.comb += [self.cells.starts.eq(starts), self.cells.active.eq(-1)]
+            m.d.comb += [self.path.cells.starts.eq(starts), self.path.cells.active.eq(-1)]
 
         bits = (params.batch - 1).bit_length()
         narrow = (params.post_lanes // params.cell_lanes).bit_length() - 1

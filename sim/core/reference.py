@@ -19,27 +19,42 @@ from sterna.model.quantized.taps import TapRecorder
 
 __all__ = [
     "Answer", "Generation", "Oracle", "Stepper", "answer", "compare_logits", "compare_tokens",
-    "record_activations"]
+    "record_activations", "tensor_names"]
+
+
+def tensor_names(model: QuantizedModel) -> list[str]:
+    """Every tensor of a step, in the order of computation."""
+    recorder, reference = TapRecorder(), IntegerModel(model)
+    reference.step(np.zeros((1, *model.entry.shape), dtype=np.int64), reference.start(), recorder)
+    return recorder.names()
 
 
 def record_activations(
-    model: QuantizedModel, tokens: np.ndarray, names: list[str],
-) -> Activations:
-    """Run ``tokens [length]`` from a fresh state with both, and keep the tensors called ``names``.
+    model: QuantizedModel, texts: Sequence[np.ndarray], names: Sequence[str],
+) -> list[Activations]:
+    """Run each text, tokens ``[length]`` or frames ``[length, channels]``, from a fresh state with
+    both, those of one length side by side, and keep the tensors called ``names``.
 
     They are compared before anything is simulated, so a difference found later lies in the
     gateware. Without names nothing is run.
     """
+    found = [Activations(text, {}, {}, Comparison()) for text in texts]
     if not names:
-        return Activations(tokens, {}, {}, Comparison())
-    of_reference, of_onnx = TapRecorder(names), TapRecorder(names)
-    IntegerModel(model).run(tokens[None, :], tap=of_reference)
-    OnnxModel(model, taps=names).run(tokens[None, :], tap=of_onnx)
-    reference = {name: of_reference[name][:, 0] for name in names}
-    onnx = {name: of_onnx[name][:, 0] for name in names}
-    agreement = sum(
-        (compare(name, reference[name], onnx[name]) for name in names), Comparison())
-    return Activations(tokens, reference, onnx, agreement)
+        return found
+    reference_model, graph = IntegerModel(model), OnnxModel(model, taps=names)
+    for length in sorted({len(text) for text in texts}):
+        same = [index for index, text in enumerate(texts) if len(text) == length]
+        together = np.stack([texts[index] for index in same])
+        recorders = TapRecorder(names), TapRecorder(names)
+        reference_model.run(together, tap=recorders[0])
+        graph.run(together, tap=recorders[1])
+        values = [{name: recorder[name] for name in names} for recorder in recorders]
+        for place, index in enumerate(same):
+            reference, onnx = (
+                {name: value[:, place] for name, value in each.items()} for each in values)
+            found[index] = Activations(texts[index], reference, onnx, sum(
+                (compare(name, reference[name], onnx[name]) for name in names), Comparison()))
+    return found
 
 
 @dataclass(slots=True)

@@ -11,15 +11,20 @@ from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.core_product import patience, prompt_words
 from sterna.hw.core.request import Request
-from sterna.hw.core.trace import lanes_of
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts
-from sterna.hw.testbench.job import Job, MonitoredBits, Pause, Phase
+from sterna.hw.testbench.job import Job, Pause, Phase
 from sterna.hw.testbench.stimulus import Activations
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
-from sterna.model.quantized.taps import TapRecorder
-from sterna.sim.core.reference import Answer, Oracle, Stepper, record_activations
+from sterna.sim.core.reference import (
+    Answer,
+    Oracle,
+    Stepper,
+    record_activations,
+    tensor_names,
+)
+from sterna.sim.core.trace import monitored_lanes
 
 __all__ = ["CorePhase", "CoreStimulus", "SequenceAnswer"]
 
@@ -80,6 +85,7 @@ class CoreStimulus:
                    for _ in range(params.sequences)]
         runs: list[list[int]] = [[] for _ in oracles]
         found: list[list[SequenceAnswer]] = []
+        names = tensor_names(self._model)
         for phase in phases:
             self._check(phase)
             found.append([])
@@ -89,7 +95,8 @@ class CoreStimulus:
                 runs[sequence] = before + answer.run
                 found[-1].append(SequenceAnswer(
                     sequence, answer, onnx[0] if onnx else None,
-                    self._tensors(runs[sequence]) if params.trace else None, len(before)))
+                    record_activations(self._model, [np.array(runs[sequence])], names)[0]
+                    if params.trace else None, len(before)))
         return found
 
     def _check(self, phase: CorePhase) -> None:
@@ -106,20 +113,12 @@ class CoreStimulus:
                     f"phase {phase.name!r} has a request without a prediction after its last "
                     f"token: nothing would tell when that is done")
 
-    def _tensors(self, run: list[int]) -> Activations:
-        names = TapRecorder()
-        reference = IntegerModel(self._model)
-        reference.step(np.array([0]), reference.start(), names)
-        return record_activations(self._model, np.array(run), names.names())
-
     def job(
         self, phases: Sequence[CorePhase], answers: Sequence[Sequence[SequenceAnswer]], seed: int,
     ) -> tuple[Job, list[int]]:
         """The words of every phase, and where each phase is among those of the job: one that
         settles the core comes before each that is reset."""
         params = self._params
-        monitored = [MonitoredBits(lane.name, "taps", lane.low, lane.width)
-                     for lane in lanes_of(params)] if params.trace else []
         made: list[Phase] = []
         places: list[int] = []
         settle = ((0, Request((0,), tokens=1)),)
@@ -143,7 +142,7 @@ class CoreStimulus:
                 levels=levels(phase.random_pauses), cut_after=phase.cut_after or 0))
         return Job(self._ports.inputs, self._ports.outputs, seed, made,
                    levels=self._ports.levels, patience=patience(params),
-                   monitored=monitored), places
+                   monitored=monitored_lanes(params)), places
 
     def _rest(self) -> int:
         """Cycles after which a core has rested: behind a port, has read as far ahead as it can."""

@@ -114,7 +114,7 @@ TEXT = CorePhase("text", ((0, Request((1, 0, 64, 1), 3)),), reset=True)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lane", "change", "message"), [
-    ("acc", -1, r"lane acc of the trace showed \d+ words, too few for the tokens that ran"),
+    ("acc", -1, r"lane acc of the trace showed \d+ words, too few for the steps that ran"),
     ("root", 1, "lane root of the trace showed 1 words too many"),
 ])
 def test_a_word_lost_or_added_in_the_trace_is_a_failure_of_the_simulation(

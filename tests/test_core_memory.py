@@ -19,7 +19,7 @@ from simulated_cores import SHAPES, SMALL, assert_same_model, params_of, request
 
 from sterna.cli.main import main
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.core import Core, logit_layout, prompt_layout, token_layout
+from sterna.hw.core.core import Core, logit_layout
 from sterna.hw.core.core_image import CoreImage, build_image, unpack_image
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.core_product import core_design
@@ -28,6 +28,7 @@ from sterna.hw.core.image_reader import ImageReader, ImageStatus
 from sterna.hw.core.limits import Limits
 from sterna.hw.core.linear_image import pack_image, read_image
 from sterna.hw.core.request import Request
+from sterna.hw.core.sequences import prompt_layout, token_layout
 from sterna.hw.emit.folder import emit_component
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.units.mac.array_style import ArrayStyle

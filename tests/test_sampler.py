@@ -49,11 +49,11 @@ def run_rounds(params: CoreParams, rounds: list[list[Draw]]) -> list[list[tuple[
     found: list[list[tuple[int, int]]] = []
 
     async def seed(ctx, sequence: int, value: int) -> None:
-        ctx.set(dut.reseed, 1)
-        ctx.set(dut.seed, value)
-        ctx.set(dut.seed_owner, sequence)
+        ctx.set(dut.choices.reseed, 1)
+        ctx.set(dut.choices.seed, value)
+        ctx.set(dut.choices.seed_owner, sequence)
         await ctx.tick()
-        ctx.set(dut.reseed, 0)
+        ctx.set(dut.choices.reseed, 0)
 
     async def bench(ctx) -> None:
         ctx.set(dut.stages[0].outputs, vocab)
@@ -63,8 +63,8 @@ def run_rounds(params: CoreParams, rounds: list[list[Draw]]) -> list[list[tuple[
             betas = [Sampler(temperature=draw.temperature).beta for draw in draws]
             flags = [sum(bool(flag) << index for index, flag in enumerate(each))
                      for each in ([draw.wanted for draw in draws], betas)]
-            ctx.set(dut.wanted, flags[0])
-            ctx.set(dut.warm, flags[1])
+            ctx.set(dut.choices.wanted, flags[0])
+            ctx.set(dut.choices.warm, flags[1])
             for sequence, draw in enumerate(draws):
                 if draw.seed is not None:
                     await seed(ctx, sequence, draw.seed)
@@ -83,10 +83,10 @@ def run_rounds(params: CoreParams, rounds: list[list[Draw]]) -> list[list[tuple[
             ctx.set(dut.results_valid, 0)
             found.append([])
             for cycle in range(40 * (words + 40) * batch):
-                ctx.set(dut.beta, betas[ctx.get(dut.owner) % batch])
-                if ctx.get(dut.sampled):
-                    assert ctx.get(dut.sequence) == len(found[-1])
-                    found[-1].append((ctx.get(dut.token), cycle))
+                ctx.set(dut.choices.beta, betas[ctx.get(dut.choices.owner) % batch])
+                if ctx.get(dut.choices.sampled):
+                    assert ctx.get(dut.choices.sequence) == len(found[-1])
+                    found[-1].append((ctx.get(dut.choices.token), cycle))
                 if len(found[-1]) == batch:
                     break
                 await ctx.tick()

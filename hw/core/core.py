@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed
-from amaranth.lib import fifo, memory, stream, wiring
+from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
@@ -12,40 +12,18 @@ from sterna.hw.core.core_image import CoreImage
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.datapath import Datapath
 from sterna.hw.core.image_reader import ImageReader, ImageStatus
-from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS
 from sterna.hw.core.products import sequence_of
-from sterna.hw.core.request import LIMIT_BITS
 from sterna.hw.core.sampler import TokenSampler
+from sterna.hw.core.sequences import Sequences, prompt_layout, token_layout
 from sterna.hw.core.trace import show_taps, trace_layout
 from sterna.hw.core.vectors import element_layout
 from sterna.hw.parts.arithmetic import constant_product
-from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.model.quantized.plan import StageKind
 
-__all__ = ["Core", "logit_layout", "prompt_layout", "token_layout"]
+__all__ = ["Core", "logit_layout"]
 
 _READ_CYCLES = 4    # from a stage's index to the stage: a turn, the memory, a register
-
-
-def prompt_layout(params: CoreParams) -> StructLayout:
-    """A token of a prompt.
-
-    ``start``: it begins a sequence, and the random numbers from ``seed`` on, 0 counting as 1.
-    ``predict``: compute the logits after it, and generate up to ``limit`` tokens, or up to
-    ``stop_token`` with ``stop``. ``beta``: ``log2(e) / T * 2**10`` for temperature T, 0 for
-    greedy; if the core is compact, every one counts as 0.
-    """
-    return StructLayout({
-        "sequence": range(max(params.sequences, 2)), "token": params.token_bits, "start": 1,
-        "predict": 1, "stop": 1, "stop_token": params.token_bits, "limit": LIMIT_BITS,
-        "beta": BETA_BITS, "seed": SEED_BITS})
-
-
-def token_layout(params: CoreParams) -> StructLayout:
-    """A generated token; ``last`` says that no more of its sequence follows."""
-    return StructLayout({
-        "sequence": range(max(params.sequences, 2)), "token": params.token_bits, "last": 1})
 
 
 def logit_layout(params: CoreParams) -> StructLayout:
@@ -235,7 +213,7 @@ class Core(wiring.Component):
         self.image = image
         self.params = params = image.params
         self.path = Datapath(image)
-        self.embedder = Embedder(image)
+        self.sequences, self.embedder = Sequences(params), Embedder(image)
         self.sampler = TokenSampler(params)
         self.reader = ImageReader(params) if params.port_bits else None
         super().__init__({
@@ -251,21 +229,34 @@ class Core(wiring.Component):
         m = Module()
         params, path, embedder, sampler = self.params, self.path, self.embedder, self.sampler
         results = path.post.results
-        m.submodules.embedder, m.submodules.sampler = embedder, sampler
+        for name in ("sequences", "embedder", "sampler"):
+            m.submodules[name] = getattr(self, name)
         path.add(m, list(zip(embedder.embedded, embedder.embedded_valid, strict=True)))
         m.d.comb += [
             sampler.results.eq(results), sampler.results_valid.eq(path.post.results_valid)]
-        predicts = self._sequences(m)
+        sequences, cells = self.sequences, path.cells
+        wiring.connect(m, wiring.flipped(self.prompts), sequences.prompts)
+        wiring.connect(m, sequences.tokens, wiring.flipped(self.tokens))
+        wiring.connect(m, sampler.choices, sequences.choices)
+        m.d.comb += [
+            sequences.is_open.eq(self._is_running()),
+            cells.active.eq(sequences.active), cells.starts.eq(sequences.starts),
+            sequences.owner.eq(embedder.owner), embedder.token.eq(sequences.token)]
+        programs = self._programs(m)
+        path.choose_jobs(m, [self._phase(m, phase, *each) for phase, each in enumerate(programs)])
         word = Signal(logit_layout(params))
         m.d.comb += [
             word.sequence.eq(sequence_of(params, results.tag.phase, results.tag.sequence)),
             word.last.eq(results.tag.last),
             word.logits.eq(results.logits),
         ]
-        path.queue_results(m, self.logits, word, predicts.bit_select(word.sequence, 1),
-                           self._is_running())
+        path.queue_results(
+            m, self.logits, word, sequences.predicts.bit_select(word.sequence, 1),
+            self._is_running())
         if self.reader:
             self._read_image(m)
+        if params.trace:
+            show_taps(m, path, self.taps, sequences.active, sequences.predicts)
         return m
 
     def _is_running(self):
@@ -283,138 +274,6 @@ class Core(wiring.Component):
             products.fill.eq(reader.weights), post.fill.eq(reader.headers),
             reader.word_used.eq(products.word_used), reader.header_used.eq(post.header_used),
         ]
-
-    def _sequences(self, m):
-        """Tokens of the sequences, and the rounds of the phases; return who predicts."""
-        params, sampler = self.params, self.sampler
-        count = params.sequences
-        waiting, generating, held = Signal(count), Signal(count), Signal(count)
-        active, starts, predicts = Signal(count), Signal(count), Signal(count)
-        will_start, will_predict, warm = Signal(count), Signal(count), Signal(count)
-        cells = self.path.cells
-        m.d.comb += [cells.active.eq(active), cells.starts.eq(starts)]
-
-        # A prompt waits for its sequence, and while the memories take something else. A sequence
-        # that is free stays so until it takes the prompt.
-        prompt, has_prompt = Signal(self.prompts.payload.shape()), Signal()
-        asked = prompt.sequence if count > 1 else Const(0, 1)
-        taken, is_free, generates = Signal(), Signal(), Signal()
-        busy = Signal(count)
-        m.d.sync += [
-            busy.eq(waiting | generating | held | predicts),
-            is_free.eq(has_prompt & ~taken & ~busy.bit_select(asked, 1)),
-            generates.eq(prompt.predict & prompt.limit.any())]
-        with m.If(self.prompts.valid & self.prompts.ready):
-            m.d.sync += [prompt.eq(self.prompts.payload), has_prompt.eq(1)]
-        with m.If(taken):
-            m.d.sync += has_prompt.eq(0)
-        m.d.comb += [
-            self.prompts.ready.eq(~has_prompt & self._is_running()),
-            taken.eq(is_free & ~sampler.sampled & ~sampler.choosing),
-            sampler.reseed.eq(taken & prompt.start),
-            sampler.seed.eq(prompt.seed), sampler.seed_owner.eq(asked),
-        ]
-        with m.If(taken):
-            m.d.sync += [
-                waiting.bit_select(asked, 1).eq(1),
-                will_start.bit_select(asked, 1).eq(prompt.start),
-                will_predict.bit_select(asked, 1).eq(prompt.predict),
-                generating.bit_select(asked, 1).eq(generates),
-                warm.bit_select(asked, 1).eq(prompt.beta.any()),
-            ]
-
-        sampled = sequence_of(params, sampler.phase, sampler.sequence)
-        sampled = sampled if len(sampled) else Const(0, 1)
-        chosen = sampler.chosen
-        m.d.comb += [sampler.wanted.eq(generating & predicts), sampler.warm.eq(warm)]
-        m.submodules.settings = store = memory.Memory(
-            shape=StructLayout({
-                "beta": BETA_BITS, "stop": 1, "stop_token": params.token_bits}),
-            depth=max(count, 2), init=[], attrs=NEVER_COLLIDES)
-        write = store.write_port()
-        settings = store.read_port(domain="comb")
-        m.d.comb += [
-            write.addr.eq(asked), write.en.eq(taken & prompt.predict),
-            write.data.beta.eq(prompt.beta), write.data.stop.eq(prompt.stop),
-            write.data.stop_token.eq(prompt.stop_token),
-            settings.addr.eq(sampler.owner), sampler.beta.eq(settings.data.beta),
-        ]
-        m.submodules.left = store = memory.Memory(
-            shape=LIMIT_BITS, depth=max(count, 2), init=[], attrs=NEVER_COLLIDES)
-        write, left = store.write_port(), store.read_port(domain="comb")
-        left_before, is_last = Signal(LIMIT_BITS, reset_less=True), Signal()
-        m.d.comb += [
-            left.addr.eq(sampler.owner), write.en.eq(chosen | taken),
-            write.addr.eq(Mux(chosen, sampled, asked)),
-            write.data.eq(Mux(chosen, left_before - 1, prompt.limit)),
-        ]
-        # Read as the token is found, a cycle before it is there.
-        steps = Pipeline(m, Const(1))
-        stop = steps.register(settings.data.stop, "stop")
-        stop_token = steps.register(settings.data.stop_token, "stop_token")
-        m.d.sync += [left_before.eq(left.data), is_last.eq(left.data == 1)]
-        m.submodules.following = store = memory.Memory(
-            shape=params.token_bits, depth=max(count, 2), init=[], attrs=NEVER_COLLIDES)
-        write, token = store.write_port(), store.read_port(domain="comb")
-        m.d.comb += [
-            token.addr.eq(self.embedder.owner), self.embedder.token.eq(token.data),
-            write.en.eq(chosen | taken), write.addr.eq(Mux(chosen, sampled, asked)),
-            write.data.eq(Mux(chosen, sampler.token, prompt.token)),
-        ]
-
-        # Every sequence may still be about to give one, and one is on its way to the queue.
-        depth = max(2 * count, 8 if count > 1 else 4)
-        m.submodules.token_queue = queue = fifo.SyncFIFO(
-            width=token_layout(params).size, depth=depth)
-        word = Signal(token_layout(params))
-        m.d.comb += [
-            word.sequence.eq(sampled), word.token.eq(sampler.token),
-            word.last.eq(is_last | (stop & (stop_token == sampler.token))),
-            queue.w_data.eq(steps.register(word, "given")),
-            queue.w_en.eq(steps.flags(chosen, 1, "gives")[-1]),
-            self.tokens.valid.eq(queue.r_rdy & self._is_running()),
-            self.tokens.payload.eq(queue.r_data),
-            queue.r_en.eq(self.tokens.ready & self._is_running()),
-        ]
-        with m.If(chosen):
-            m.d.sync += [
-                generating.bit_select(sampled, 1).eq(~word.last),
-                waiting.bit_select(sampled, 1).eq(~word.last),
-                will_start.bit_select(sampled, 1).eq(0),
-                will_predict.bit_select(sampled, 1).eq(1),
-            ]
-
-        # One more may come in the cycle until this is known.
-        room = Signal()
-        m.d.sync += room.eq(queue.level + 1 < depth - count)
-        programs = self._programs(m)
-        wanted = [Signal(name=f"wanted{phase}") for phase in range(params.phases)]
-        for phase in range(params.phases):
-            own = slice(phase * params.batch, (phase + 1) * params.batch)
-            begins, ended = self._phase(
-                m, phase, programs[phase], waiting[own], predicts[own], wanted[phase], room,
-                chosen & ~word.last & (sampler.phase == phase))
-            with m.If(begins):
-                m.d.sync += [
-                    active[own].eq(waiting[own]), held[own].eq(waiting[own]),
-                    starts[own].eq(will_start[own]),
-                    predicts[own].eq(waiting[own] & will_predict[own]),
-                ]
-                # A token that comes in this very cycle is for the next round.
-                for index in range(own.start, own.stop):
-                    with m.If(waiting[index]):
-                        m.d.sync += waiting[index].eq(0)
-            if self.reader:
-                m.d.comb += [self.reader.begins.eq(begins),
-                             self.reader.predicts.eq((waiting & will_predict).any())]
-            with m.If(self.embedder.done & (self.embedder.phase == phase)):
-                m.d.sync += held[own].eq(0)
-            with m.If(ended):
-                m.d.sync += predicts[own].eq(0)
-        self.path.choose_jobs(m, wanted)
-        if params.trace:
-            show_taps(m, self.path, self.taps, active, predicts)
-        return predicts
 
     def _programs(self, m):
         """For each phase the index of its next stage, and that stage, ``_READ_CYCLES`` later."""
@@ -442,43 +301,44 @@ class Core(wiring.Component):
             read.addr.eq(Array(index for index, _ in programs)[turn]), read.en.eq(1)]
         return programs
 
-    def _phase(self, m, phase, program, waiting, predicts, wanted, room, goes_on):
-        """The rounds of a phase; return what is high when one begins, and when it ends.
-        ``goes_on``: a sequence of it waits from the next cycle on."""
+    def _phase(self, m, phase, index, following):
+        """The rounds of a phase; return whether its next stage has its vectors."""
         params, sampler, embedder = self.params, self.sampler, self.embedder
-        index, following = program
+        each, choices = self.sequences.rounds[phase], sampler.choices
         running, embeds = Signal(name=f"running{phase}"), Signal(name=f"embeds{phase}")
-        begins, ended = (Signal(name=f"{name}{phase}") for name in ("begins", "ended"))
-        all_complete = self.path.complete(m, phase)
-        m.d.comb += sampler.stages[phase].eq(self.path.work_on(m, phase, all_complete, following))
+        wanted = Signal(name=f"wanted{phase}")
+        complete = self.path.complete(m, phase)
+        m.d.comb += sampler.stages[phase].eq(self.path.work_on(m, phase, complete, following))
         # Whether the following stage has been read since the index changed.
         rested = Signal(range(_READ_CYCLES + 1), name=f"rested{phase}")
-        with m.If(all_complete):
+        with m.If(complete):
             m.d.sync += rested.eq(0)
         with m.Elif(rested != _READ_CYCLES):
             m.d.sync += rested.eq(rested + 1)
-        some_wait, some_predict = Signal(name=f"some_wait{phase}"), Signal(
-            name=f"some_predict{phase}")
-        m.d.sync += [some_wait.eq((waiting.any() & ~begins) | goes_on),
-                     some_predict.eq(predicts.any())]
+        is_head = following.kind == StageKind.HEAD
         m.d.comb += [
-            begins.eq((rested == _READ_CYCLES) & ~running & some_wait & room),
-            ended.eq((all_complete & (following.kind == StageKind.HEAD) & ~some_predict)
-                     | (sampler.sampled & (sampler.phase == phase)
-                        & (sampler.sequence == params.batch - 1))),
+            each.begins.eq(
+                (rested == _READ_CYCLES) & ~running & each.waits & self.sequences.room),
+            each.embedded.eq(embedder.done & (embedder.phase == phase)),
+            each.ended.eq((complete & is_head & ~each.predicts)
+                          | (choices.sampled & (choices.phase == phase)
+                             & (choices.sequence == params.batch - 1))),
         ]
-        with m.If(begins):
+        with m.If(each.begins):
             m.d.sync += running.eq(1)
-        with m.If(ended):
+        with m.If(each.ended):
             m.d.sync += running.eq(0)
-        with m.Elif(all_complete):
+        with m.Elif(complete):
             m.d.comb += wanted.eq(1)
-        with m.If(all_complete):
-            m.d.sync += index.eq(Mux(following.kind == StageKind.HEAD, 0, index + 1))
+        with m.If(complete):
+            m.d.sync += index.eq(Mux(is_head, 0, index + 1))
         # The last phase that asks goes first; one that is not served at once waits.
-        with m.If(begins | embeds):
+        with m.If(each.begins | embeds):
             m.d.comb += [embedder.jobs.valid.eq(1), embedder.jobs.payload.phase.eq(phase),
                          embedder.jobs.payload.chunks.eq(following.chunks)]
-        m.d.sync += embeds.eq((begins | embeds) & ~(
+        m.d.sync += embeds.eq((each.begins | embeds) & ~(
             embedder.jobs.ready & (embedder.jobs.payload.phase == phase)))
-        return begins, ended
+        if self.reader:
+            m.d.comb += [self.reader.begins.eq(each.begins),
+                         self.reader.predicts.eq(each.will_predict)]
+        return wanted

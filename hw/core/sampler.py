@@ -15,10 +15,46 @@ from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.model.quantized.plan import StageKind
 
-__all__ = ["TokenSampler"]
+__all__ = ["TokenSampler", "choice_signature"]
 
 _READ_STEPS = 2     # from the address of logits to the logits: memory, its register
 _DIGIT_BITS = 16    # of the random number
+
+
+def choice_signature(params: CoreParams) -> wiring.Signature:
+    """What a sampler asks of the sequences, and gives them.
+
+    Members
+    -------
+    wanted : ``In(sequences)``
+        Of which sequences a token is asked for: only for these a random number is drawn.
+    warm : ``In(sequences)``
+        Whose ``beta`` is not 0; of others the token is the largest.
+    owner, beta : ``Out``, ``In``
+        The sequence whose ``beta`` is read in the same cycle.
+    seed, seed_owner, reseed : ``In``
+        Starts the numbers of a sequence, with 1 in place of 0; not while ``choosing``.
+    choosing : ``Out(1)``
+        In this cycle the number of a sequence may be drawn, or is kept.
+    sampled, chosen, phase, sequence, token : ``Out``
+        A token, in the order of the sequences; ``chosen`` if one is asked for.
+    """
+    index = max((params.sequences - 1).bit_length(), 1)
+    return wiring.Signature({
+        "wanted": In(params.sequences),
+        "warm": In(params.sequences),
+        "owner": Out(index),
+        "beta": In(BETA_BITS),
+        "seed": In(SEED_BITS),
+        "seed_owner": In(index),
+        "reseed": In(1),
+        "choosing": Out(1),
+        "sampled": Out(1),
+        "chosen": Out(1),
+        "phase": Out(1),
+        "sequence": Out(params.batch_bits),
+        "token": Out(params.token_bits),
+    })
 
 
 class TokenSampler(wiring.Component):
@@ -35,45 +71,21 @@ class TokenSampler(wiring.Component):
     results, results_valid : ``In``
         Results of the post-processor; the logits are kept.
     stages : ``In(params.stage_layout).array(phases)``
-    wanted : ``In(sequences)``
-        Of which sequences a token is asked for: only for these a random number is drawn.
-    warm : ``In(sequences)``
-        Whose ``beta`` is not 0; of others the token is the largest.
-    owner, beta : ``Out``, ``In``
-        The sequence whose ``beta`` is read in the same cycle.
-    seed, seed_owner, reseed : ``In``
-        Starts the numbers of a sequence, with 1 in place of 0; not while ``choosing``.
-    choosing : ``Out(1)``
-        In this cycle the number of a sequence may be drawn, or is kept.
-    sampled, chosen, phase, sequence, token : ``Out``
-        A token, in the order of the sequences; ``chosen`` if one is asked for.
+    choices : ``Out(choice_signature(params))``
     """
 
     def __init__(self, params: CoreParams) -> None:
         self.params = params
-        index = max((params.sequences - 1).bit_length(), 1)
         super().__init__({
             "results": In(result_layout(params)),
             "results_valid": In(1),
             "stages": In(params.stage_layout).array(params.phases),
-            "wanted": In(params.sequences),
-            "warm": In(params.sequences),
-            "owner": Out(index),
-            "beta": In(BETA_BITS),
-            "seed": In(SEED_BITS),
-            "seed_owner": In(index),
-            "reseed": In(1),
-            "choosing": Out(1),
-            "sampled": Out(1),
-            "chosen": Out(1),
-            "phase": Out(1),
-            "sequence": Out(params.batch_bits),
-            "token": Out(params.token_bits),
+            "choices": Out(choice_signature(params)),
         })
 
     def elaborate(self, platform):
         m = Module()
-        params = self.params
+        params, choices = self.params, self.choices
         self._units = WeightParams(params.profile, params.vocab)
         steps = Pipeline(m, Const(1))
         best, complete = self._find_largest(m, steps)
@@ -82,13 +94,13 @@ class TokenSampler(wiring.Component):
         last = Signal()
         found, token, wanted = Signal(), Signal(params.token_bits), Signal()
         m.d.comb += [
-            self.owner.eq(sequence_of(params, phase, sequence)),
+            choices.owner.eq(sequence_of(params, phase, sequence)),
             last.eq(sequence == params.batch - 1),
-            wanted.eq(self.wanted.bit_select(self.owner, 1)),
+            wanted.eq(choices.wanted.bit_select(choices.owner, 1)),
         ]
         m.d.sync += [
-            self.sampled.eq(found), self.chosen.eq(found & wanted), self.phase.eq(phase),
-            self.sequence.eq(sequence), self.token.eq(token)]
+            choices.sampled.eq(found), choices.chosen.eq(found & wanted),
+            choices.phase.eq(phase), choices.sequence.eq(sequence), choices.token.eq(token)]
         with m.If(found):
             m.d.sync += sequence.eq(Mux(last, 0, sequence + 1))
         if params.compact:
@@ -100,7 +112,7 @@ class TokenSampler(wiring.Component):
             with m.Elif(last):
                 m.d.sync += found.eq(0)
         else:
-            draws = wanted & self.warm.bit_select(self.owner, 1)
+            draws = wanted & choices.warm.bit_select(choices.owner, 1)
             self._choose_or_draw(m, steps, best, complete, phase, last, draws, found, token)
         return m
 
@@ -134,8 +146,8 @@ class TokenSampler(wiring.Component):
                         m.d.sync += [phase.eq(index), flag.eq(0)]
                         m.next = "CHOOSE"
             with m.State("CHOOSE"):
-                m.d.comb += [token.eq(best.token), self.choosing.eq(1)]
-                m.d.sync += [largest.eq(best.value), beta.eq(self.beta), total.eq(0)]
+                m.d.comb += [token.eq(best.token), self.choices.choosing.eq(1)]
+                m.d.sync += [largest.eq(best.value), beta.eq(self.choices.beta), total.eq(0)]
                 with m.If(draws):
                     m.d.comb += draws_now.eq(1)
                     m.d.sync += reading.eq(1)
@@ -145,7 +157,7 @@ class TokenSampler(wiring.Component):
                     with m.If(last):
                         m.next = "IDLE"
             with m.State("SUM"):
-                m.d.comb += self.choosing.eq(keeps)
+                m.d.comb += self.choices.choosing.eq(keeps)
                 with m.If(arrived):
                     m.d.sync += total.eq(total + word_sum)
                 with m.If(over):
@@ -207,7 +219,7 @@ class TokenSampler(wiring.Component):
         read = store.read_port(domain="comb")
         owner = sequence_of(params, tag.phase, tag.sequence)
         m.d.comb += [
-            before.addr.eq(owner), write.addr.eq(owner), read.addr.eq(self.owner),
+            before.addr.eq(owner), write.addr.eq(owner), read.addr.eq(self.choices.owner),
             write.en.eq(valid & (tag.first | (before.data.value - value)[-1])),
             write.data.value.eq(value),
             write.data.token.eq(Cat(lane, tag.beat)),
@@ -255,7 +267,7 @@ class TokenSampler(wiring.Component):
                 m.d.sync += [word.eq(0), reading.eq(0)]
         word_bits = (params.logit_words - 1).bit_length()
         read = self._logits.read_port()
-        m.d.comb += [read.addr.eq(Cat(word[:word_bits], self.owner[:(
+        m.d.comb += [read.addr.eq(Cat(word[:word_bits], self.choices.owner[:(
             params.sequences - 1).bit_length()])), read.en.eq(1)]
         logits = self._logits.shape(steps.register(read.data, "kept_logits"))
         nodes = []
@@ -295,14 +307,14 @@ class TokenSampler(wiring.Component):
         mixed = mixed ^ Cat(Const(0, 5), mixed[:-5])
         drawn, keeps = Signal(SEED_BITS, reset_less=True), Signal()
         m.d.comb += [
-            read.addr.eq(self.owner),
-            write.addr.eq(Mux(keeps, self.owner, self.seed_owner)),
-            write.data.eq(Mux(keeps, drawn, Mux(self.seed.any(), self.seed, 1))),
-            write.en.eq(keeps | self.reseed),
+            read.addr.eq(self.choices.owner),
+            write.addr.eq(Mux(keeps, self.choices.owner, self.choices.seed_owner)),
+            write.data.eq(Mux(keeps, drawn, Mux(self.choices.seed.any(), self.choices.seed, 1))),
+            write.en.eq(keeps | self.choices.reseed),
         ]
         m.d.sync += keeps.eq(draws)
         # Whether a number is drawn is known late in the cycle: it is taken in either case.
-        with m.If(self.choosing):
+        with m.If(self.choices.choosing):
             m.d.sync += drawn.eq(mixed)
         return drawn, keeps
 

@@ -30,6 +30,7 @@ from sterna.hw.board.conversation import ConversationError, FrameConversation
 from sterna.hw.board.serial_protocol import Answer, Order, order_bytes
 from sterna.hw.board.top import BoardParams, board_core, board_design
 from sterna.hw.catalog import emit_verilog
+from sterna.hw.layers.network_product import NETWORK
 from sterna.model.layers import BitLinearLayer, InputLayer, MlgruLayer, SequentialLayer
 from sterna.model.profile import C12, S16, NumericProfile
 from sterna.model.quantized import QuantizedModel, load_model
@@ -482,6 +483,12 @@ def test_the_commands_take_a_network(
                                  "--json"))
     assert found["latency"] == emitted["cycles"][0]["latency"]
     assert found["frames_per_second"] == 12e6 / found["period"]
+    spent = [sum(uses.values()) for uses in found["stages"].values()]
+    assert sum(spent) == found["period"]
+    words = NETWORK.params_for(network, {"rows": 2, "cols": 8}).most_weights
+    four = json.loads(printed("report", model, "--rows", 2, "--cols", 8, "--sequences", 4, "--json"))
+    for each in (found, four):
+        assert sum(uses["beats"] for uses in each["stages"].values()) == words
 
 
 def test_the_commands_refuse_what_is_for_the_other_kind_of_model(

@@ -425,13 +425,16 @@ def _report_network(
     name: str, model: QuantizedModel, sizes: dict[str, Any], clock_mhz: float | None,
     as_json: bool,
 ) -> int:
-    """Print the cycles of a frame; return the exit code."""
-    from sterna.hw.layers.cycles import unit_cycles
+    """Print the cycles of a frame, and where they go; return the exit code."""
+    from sterna.cli.reports.hardware_page import print_bars, stage_table
+    from sterna.hw.layers.cycles import frame_cycles, unit_cycles
     from sterna.hw.layers.network_product import NETWORK
     params = NETWORK.params_for(model, sizes)
     cycles, = unit_cycles(params)
+    frame = frame_cycles(params, model.stages)
     if as_json:
         print_json({"model": name, "sizes": NETWORK.chosen(params), **asdict(cycles),
+                    "utilisation": frame.utilisation, "stages": frame.stages_as_dict(),
                     **({} if clock_mhz is None else
                        {"frames_per_second": clock_mhz * 1e6 / cycles.period})})
         return 0
@@ -442,6 +445,9 @@ def _report_network(
     if clock_mhz is not None:
         out.print(f"at {clock_mhz:g} MHz: {cycles.latency / clock_mhz:,.1f} microseconds, "
                   f"{clock_mhz * 1e6 / cycles.period:,.0f} frames/s")
+    out.print(f"The array has a beat in {frame.utilisation:.1%} of the cycles.\n")
+    stage_table(frame, "where the cycles of a frame go").print()
+    print_bars(frame)
     return 0
 
 
@@ -498,7 +504,7 @@ def _print_report(name: str, found: CycleReport, clock_mhz: float | None) -> Non
             for line in verdict(found):
                 out.print(line)
         elif key == "stages":
-            print_bars(found)
+            print_bars(found.greedy)
 
 
 COMMANDS = (units, verilog, pack, simulate, report)

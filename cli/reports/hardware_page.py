@@ -66,7 +66,7 @@ def verdict(report: CycleReport) -> list[str]:
 
 def cycle_tables(report: CycleReport, clock_mhz: float | None) -> dict[str, Table]:
     """All tables by name, in the order of a report."""
-    return {"tokens": _tokens(report, clock_mhz), "stages": _stages(report.greedy),
+    return {"tokens": _tokens(report, clock_mhz), "stages": stage_table(report.greedy, _GREEDY),
             "choices": _choices(report), "memory": _memory(report)}
 
 
@@ -86,7 +86,10 @@ def _tokens(report: CycleReport, clock_mhz: float | None) -> Table:
     return Table("cycles per token", tuple(columns), [tuple(row) for row in rows])
 
 
-def _stages(token: TokenCycles) -> Table:
+_GREEDY = "where the cycles of a greedy token go, those of all layers together"
+
+
+def stage_table(token: TokenCycles, title: str) -> Table:
     """Stages and uses; those without a cycle are left out."""
     uses = [use for use in Use if token.spent(use)]
 
@@ -95,8 +98,7 @@ def _stages(token: TokenCycles) -> Table:
             *(spent[use] for use in uses), sum(spent.values(), start=Fraction())))
 
     return Table(
-        "where the cycles of a greedy token go, those of all layers together",
-        ("stage", *(use.value for use in uses), "cycles"),
+        title, ("stage", *(use.value for use in uses), "cycles"),
         [*((name, *cells(spent)) for name, spent in token.stages.items()),
          ("all", *cells({use: token.spent(use) for use in uses}))])
 
@@ -119,10 +121,10 @@ def _memory(report: CycleReport) -> Table:
 _CHART_COLUMNS = 80
 
 
-def print_bars(report: CycleReport) -> None:
+def print_bars(token: TokenCycles) -> None:
     """A stacked bar for each kind of stage; letters instead of colours where there are none."""
     coloured = out.is_terminal and out.color_system is not None and not out.no_color
-    stages = report.greedy.stages
+    stages = token.stages
     totals = {name: sum(spent.values(), start=Fraction()) for name, spent in stages.items()}
     margin = max(map(len, stages))
     width = min(out.width, _CHART_COLUMNS) if out.is_terminal else _CHART_COLUMNS
@@ -134,7 +136,7 @@ def print_bars(report: CycleReport) -> None:
 
     legend = Text("\n")
     for use in Use:
-        if report.greedy.spent(use):
+        if token.spent(use):
             legend.append(*block(use, 1)).append(f" {use.value}  ")
     out.print(legend)
     for name, spent in stages.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -38,11 +38,12 @@ def shape_stages(config: ModelConfig, profile: NumericProfile) -> tuple[StagePla
 
 @dataclass(frozen=True, slots=True)
 class TokenCycles:
-    """Where the cycles of a token go, all sequences together, each of them generating.
+    """Where the cycles of a token, or of a frame, go, all sequences together, each of them busy.
 
-    ``stages``: the uses of the cycles of each kind of stage, those of all layers together;
-    ``token`` is between the stages of two tokens. A cycle is told by what the array lacks in it:
-    without that it may lack something else.
+    ``stages``: the uses of the cycles of each kind of stage of a language model, those of all
+    layers together, or of each stage of a network; ``token`` is between those of two tokens, or
+    ``frame``. A cycle is told by what the array lacks in it: without that it may lack something
+    else.
     """
 
     stages: dict[str, dict[Use, Fraction]]
@@ -52,12 +53,20 @@ class TokenCycles:
         cls, params: CoreParams, plans: Sequence[StagePlan], memory: MemoryTiming | None = None, *,
         sampled: bool = False,
     ) -> TokenCycles:
-        """Run the cycle model."""
+        """Run the cycle model of a core."""
         counts = steady_uses(params, plans, sampled=sampled, memory=memory)
+        return cls.of_uses(counts, STEADY_TOKENS * params.sequences, _name)
+
+    @classmethod
+    def of_uses(
+        cls, counts: Mapping[tuple[Stage | None, Use], int], tokens: int,
+        name: Callable[[Stage | None], str],
+    ) -> TokenCycles:
+        """Those of one token, of the counts of so many; ``name`` tells what a stage is called."""
         stages: dict[str, dict[Use, Fraction]] = {}
         for (stage, use), cycles in sorted(counts.items(), key=lambda item: _place(item[0][0])):
-            uses = stages.setdefault(_name(stage), dict.fromkeys(Use, Fraction()))
-            uses[use] += Fraction(cycles, STEADY_TOKENS * params.sequences)
+            uses = stages.setdefault(name(stage), dict.fromkeys(Use, Fraction()))
+            uses[use] += Fraction(cycles, tokens)
         return cls(stages)
 
     def spent(self, use: Use) -> Fraction:
@@ -73,6 +82,11 @@ class TokenCycles:
     def utilisation(self) -> float:
         """Fraction of cycles with a beat of the array."""
         return float(self.spent(Use.BEATS) / self.total)
+
+    def stages_as_dict(self) -> dict[str, dict[str, float]]:
+        """Plain data."""
+        return {name: {use.value: _number(cycles) for use, cycles in uses.items()}
+                for name, uses in self.stages.items()}
 
     @property
     def figures(self) -> dict[str, float]:
@@ -119,8 +133,7 @@ class CycleReport:
                 "latency": self.memory.latency, "words_per_cycle": float(self.memory.rate)},
             "cycles_per_token": {name: _number(each.total) for name, each in self.tokens.items()},
             "utilisation": {name: each.utilisation for name, each in self.tokens.items()},
-            "stages": {name: {use.value: _number(cycles) for use, cycles in uses.items()}
-                       for name, uses in self.greedy.stages.items()},
+            "stages": self.greedy.stages_as_dict(),
             "choices": {name: each.figures for name, each in self.choices.items()},
             "memory_bits": {**self.memory_bits, "total": sum(self.memory_bits.values())},
         }

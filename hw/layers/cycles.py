@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from sterna.hw.core.cycle_model import Machine
+from sterna.hw.core.cycle_report import TokenCycles
+from sterna.hw.core.program import Stage
 from sterna.hw.layers.layer_params import LayerParams
-from sterna.model.quantized.plan import StageKind
+from sterna.model.quantized.plan import StageKind, StagePlan
 
-__all__ = ["UnitCycles", "result_times", "unit_cycles"]
+__all__ = ["UnitCycles", "frame_cycles", "result_times", "unit_cycles"]
 
 _STEADY = 8     # vectors that tell the rate, and as many before them
 
@@ -163,3 +166,23 @@ def unit_cycles(params: LayerParams) -> tuple[UnitCycles, ...]:
         # Two vectors may be under way: of two ends that follow each other the spaces may differ.
         found.append(UnitCycles(ends[0], (ends[-1] - ends[_STEADY - 1]) / _STEADY / len(turn)))
     return tuple(found)
+
+
+def frame_cycles(params: LayerParams, plans: Sequence[StagePlan]) -> TokenCycles:
+    """Where the cycles of a frame of a network go, frame after frame; ``plans`` are its stages."""
+    unit = _Layer(params)
+    turns, words = 2 * _STEADY, params.words_out(len(unit.program) - 1) * params.sequences
+    times = unit.run(list(range(params.sequences)) * turns)
+    unit.products.decide(0)
+    # Not to the end: a result is known of before the cycle in which it is there.
+    begin, end = (times[turn * words - 1] for turn in (_STEADY - 1, turns - 1))
+    uses = unit.result.uses(begin, end)
+    places = {id(stage): index for index, stage in enumerate(unit.program)}
+
+    def name(stage: Stage | None) -> str:
+        if stage is None:
+            return "frame"
+        first, *others = plans[places[id(stage)]].matrices
+        return " ".join([first, *(each.rpartition(".")[2] for each in others)])
+
+    return TokenCycles.of_uses(uses, _STEADY * params.sequences, name)

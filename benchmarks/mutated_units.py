@@ -68,7 +68,7 @@ def _part(
         phases.append(VectorPhase(
             f"from {begin}", _words(component, inputs), _words(component, outputs)))
     return emit_component({}, UnitDesign(
-        component, module, (), "A part of a core.", "", vectors=Vectors(phases)), out_dir)
+        component, module, (), "A part of a core.", "", vectors=lambda _: Vectors(phases)), out_dir)
 
 
 # Requantiser -----------------------------------------------------------------------------
@@ -397,7 +397,7 @@ def _core(number: int, out_dir: Path) -> EmittedUnit:
         phases.append(VectorPhase(
             f"from {begin}", _words(design.component, {"prompts": in_turns}),
             _words(design.component, outputs)))
-    return emit_component(model, replace(design, vectors=Vectors(phases, 8000)), out_dir)
+    return emit_component(model, replace(design, vectors=lambda _: Vectors(phases, 8000)), out_dir)
 
 
 def _requests(model: QuantizedModel, rng: np.random.Generator, *, is_long: bool) -> list[Request]:

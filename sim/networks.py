@@ -100,7 +100,7 @@ def simulate_network(
         progress(f"compile and run in {simulator.value}")
         ports = UnitPorts.of(emitted.manifest)
         job = Job(ports.inputs, ports.outputs, seed, [each.scored.phase for each in scored],
-                  levels=ports.levels, patience=phases.patience,
+                  levels=ports.levels, patience=patience(emitted),
                   monitored=monitored_lanes(phases.params))
         place = folder / f"{NETWORK.name}_{engine.value}_{simulator.value}"
         with with_views(waves, emitted.manifest, emitted.sources):
@@ -133,7 +133,6 @@ class _Phases:
         self.params: LayerParams = emitted.params
         self._fields = UnitPorts.of(emitted.manifest).fields
         self._names = tensor_names(model) if self.params.trace else [model.entry.result]
-        self.patience = patience(int(emitted.manifest["cycles"][0]["latency"]))
 
     def of(
         self, name: str, recordings: Sequence[np.ndarray], *, reset: bool = False,

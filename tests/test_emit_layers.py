@@ -20,8 +20,8 @@ from random_networks import random_input, random_layers, with_numbers
 from stream_bench import Pauses, StreamRun, run_stream
 
 from sterna.hw import emit_layer, emit_matrix, layer_cost
-from sterna.hw.emit.folder import interface_of
-from sterna.hw.emit.payloads import UnitPorts, pack_words
+from sterna.hw.emit.documents import payload_fields
+from sterna.hw.emit.payloads import Fields, pack_words
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.layers.cycles import result_times, unit_cycles
 from sterna.hw.layers.documents import act_values, result_values, result_words, vector_values
@@ -47,11 +47,16 @@ _EYE = np.eye(4, dtype=int)
 _STEADY = Pauses()
 
 
+def fields_of(unit) -> dict[str, Fields]:
+    return {name: {each.name: each for each in members}
+            for name, members in payload_fields(unit).items()}
+
+
 def run_matrices(layers, sizes, sent, *, pauses=_STEADY) -> None:
     """Run vectors, pairs of a matrix and its activations, and compare every bit that leaves."""
     params, image = plan_matrices(layers, **sizes)
     unit = MatrixUnit(params, image)
-    fields = UnitPorts.of(interface_of(unit)).fields
+    fields = fields_of(unit)
     name = "results" if params.limits.requantizes else "sums"
     inputs, expected = [], []
     for matrix, acts in sent:
@@ -67,7 +72,7 @@ def run_layer(layer: Layer, sizes, vectors, starts=(0,), *, pauses=_STEADY) -> N
     that leaves."""
     unit = layer_component(layer, **sizes)
     params = unit.params
-    ports = UnitPorts.of(interface_of(unit))
+    fields = fields_of(unit)
     states = [layer.start()] * params.sequences
     inputs, expected = [], []
     for index in range(len(vectors)):
@@ -77,10 +82,10 @@ def run_layer(layer: Layer, sizes, vectors, starts=(0,), *, pauses=_STEADY) -> N
             start = index in starts
             y, states[sequence] = layer.step(
                 x[None], layer.start() if start or not index else states[sequence])
-            inputs += pack_words(ports.fields["vectors"], vector_values(
+            inputs += pack_words(fields["vectors"], vector_values(
                 params, x, start=start, sequence=sequence))
             results.append((sequence, y[0]))
-        expected += result_words(params, ports, results)
+        expected += result_words(params, fields["results"], results)
     run = _run(unit, unit.vectors, unit.results, inputs, expected, pauses)
     if pauses is _STEADY:
         check_cycles(params, run, list(range(params.sequences)) * len(vectors))

@@ -486,7 +486,8 @@ def test_the_commands_take_a_network(
     spent = [sum(uses.values()) for uses in found["stages"].values()]
     assert sum(spent) == found["period"]
     words = NETWORK.params_for(network, {"rows": 2, "cols": 8}).most_weights
-    four = json.loads(printed("report", model, "--rows", 2, "--cols", 8, "--sequences", 4, "--json"))
+    four = json.loads(printed(
+        "report", model, "--rows", 2, "--cols", 8, "--sequences", 4, "--json"))
     for each in (found, four):
         assert sum(uses["beats"] for uses in each["stages"].values()) == words
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-from amaranth.lib import wiring
 
 from sterna.hw.emit.axis import axis_manifest, axis_section, axis_streams, axis_text
 from sterna.hw.emit.cells import cell_models
@@ -24,7 +22,7 @@ from sterna.hw.emit.verilog import verilog_files
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["EmittedUnit", "UnitDesign", "emit_component", "interface_of"]
+__all__ = ["EmittedUnit", "UnitDesign", "emit_component"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +36,9 @@ class UnitDesign:
     sections: str  #: further sections of the README, in Markdown
     extra: Mapping[str, Any] = field(default_factory=dict)  #: further entries of the manifest
     extra_files: Mapping[str, str] = field(default_factory=dict)  #: further files: text by name
-    #: words for the test that the folder carries; without them it has none
-    vectors: Vectors | None = None
+    #: makes the words for the test that the folder carries from the unit, which is not written
+    #: yet; None, or None from it: there is no test
+    vectors: Callable[[EmittedUnit], Vectors | None] | None = None
 
 
 _MEMORIES = """\
@@ -102,7 +101,13 @@ def emit_component(
     component, module, params = design.component, design.module, design.component.params
     module_ports = ports(component)
     fields = payload_fields(component)
-    test = selftest_files(module, design.vectors) if design.vectors else {}
+    interface = {
+        "ports": [asdict(port) for port in module_ports],
+        "payloads": {name: [asdict(bits) for bits in members]
+                     for name, members in fields.items()}}
+    vectors = design.vectors and design.vectors(EmittedUnit(
+        Path(), module, params, {**interface, **design.extra}, design.extra_files))
+    test = selftest_files(module, vectors) if vectors else {}
     verilog = verilog_files(component, module)
     models = cell_models(verilog[f"{module}.v"])
     streams = axis_streams(module_ports, fields) if axis else []
@@ -134,20 +139,10 @@ def emit_component(
         **made_for,
         "params": asdict(params),
         "derived": {name: getattr(params, name) for name in design.derived},
-        **interface_of(component),
+        **interface,
         **({"axis": axis_manifest(module, streams)} if axis else {}),
         **design.extra,
         **({"made": [MADE_BY_TEST]} if test else {}),
     }
     written = write_folder(Path(out_dir), files, manifest)
     return EmittedUnit(Path(out_dir), module, params, written)
-
-
-def interface_of(component: wiring.Component) -> dict[str, Any]:
-    """Return what a manifest says of ports, and of payloads field by field."""
-    return {
-        "ports": [asdict(port) for port in ports(component)],
-        "payloads": {
-            name: [asdict(bits) for bits in members]
-            for name, members in payload_fields(component).items()},
-    }

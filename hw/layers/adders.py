@@ -13,7 +13,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component, interface_of
+from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component
 from sterna.hw.emit.names import check_name
 from sterna.hw.emit.payloads import UnitPorts, pack_words
 from sterna.hw.emit.selftest.folder_test import VectorPhase, Vectors
@@ -239,7 +239,7 @@ def emit_adders(
             f"with a vector of {_ACT_BITS}-bit activations in every cycle: {params.adders} adders, "
             f"{params.latency} one after the other at most."),
         sections="", extra={"cycles": [{"latency": params.latency, "period": 1.0}]},
-        vectors=_vectors(weight, UnitPorts.of(interface_of(unit))))
+        vectors=lambda emitted: _vectors(weight, UnitPorts.of(emitted.manifest)))
     origin: dict[str, Any] = {"matrices": [
         {"rows": params.rows, "columns": params.columns, "sha256": sha256_of(weight)}]}
     return emit_component(origin, design, folder, axis=axis)

@@ -8,7 +8,8 @@ import numpy as np
 from amaranth.hdl import Shape
 
 from sterna.hw.core.trace import trace_section
-from sterna.hw.emit.payloads import UnitPorts, pack_words
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.payloads import Fields, UnitPorts, pack_words
 from sterna.hw.emit.selftest.folder_test import FileWords, VectorPhase, Vectors
 from sterna.hw.layers.cycles import UnitCycles
 from sterna.hw.layers.layer_params import LayerParams
@@ -63,11 +64,9 @@ def _index(field: Mapping[str, Shape], index: int, words: int) -> dict[str, np.n
     return {name: np.full(words, index) for name in field}
 
 
-def matrix_vectors(
-    layers: Sequence[MatrixLayer], params: LayerParams, ports: UnitPorts,
-    cycles: Sequence[UnitCycles],
-) -> Vectors:
+def matrix_vectors(layers: Sequence[MatrixLayer], emitted: EmittedUnit) -> Vectors:
     """Every matrix with random activations, and as many as fit with extreme ones."""
+    params, ports = emitted.params, UnitPorts.of(emitted.manifest)
     rng = np.random.default_rng(0)
     out = "results" if params.limits.requantizes else "sums"
     inputs: list[int | FileWords] = []
@@ -86,14 +85,13 @@ def matrix_vectors(
             break
     return Vectors(
         [VectorPhase("random and extreme activations", {"acts": inputs}, {out: expected})],
-        patience=patience(max(each.latency for each in cycles)))
+        patience=patience(emitted))
 
 
-def layer_vectors(
-    layer: Layer, params: LayerParams, ports: UnitPorts, cycles: UnitCycles,
-) -> Vectors:
+def layer_vectors(layer: Layer, emitted: EmittedUnit) -> Vectors:
     """Random vectors that begin anew once, with a silent and an extreme one among them, for each
     sequence."""
+    params, ports = emitted.params, UnitPorts.of(emitted.manifest)
     rng = np.random.default_rng(0)
     limit = 1 << (layer.bits - 1)
     count = params.sequences
@@ -112,20 +110,20 @@ def layer_vectors(
             inputs += pack_words(ports.fields["vectors"], vector_values(
                 params, x, start=start, sequence=sequence))
             results.append((sequence, y[0]))
-        expected += result_words(params, ports, results)
+        expected += result_words(params, ports.fields["results"], results)
     return Vectors(
         [VectorPhase("random and extreme vectors", {"vectors": inputs}, {"results": expected})],
-        patience=patience(cycles.latency))
+        patience=patience(emitted))
 
 
 def result_words(
-    params: LayerParams, ports: UnitPorts, results: Sequence[tuple[int, np.ndarray]],
+    params: LayerParams, fields: Fields, results: Sequence[tuple[int, np.ndarray]],
 ) -> list[int]:
     """Words of ``results`` after a round of all sequences, each with its results: the sequences of
     a phase take turns, a group of rows each."""
     words: list[int] = []
     for first in range(0, params.sequences, params.batch):
-        each = [pack_words(ports.fields["results"], result_values(params, y, sequence))
+        each = [pack_words(fields, result_values(params, y, sequence))
                 for sequence, y in results[first:first + params.batch]]
         beats = params.row_beats
         words += [word for start in range(0, len(each[0]), beats)
@@ -138,9 +136,9 @@ def _words(values: np.ndarray, size: int) -> np.ndarray:
     return np.pad(values, (0, -len(values) % size)).reshape(-1, size)
 
 
-def patience(cycles: int) -> int:
+def patience(emitted: EmittedUnit) -> int:
     """Cycles without a transfer that count as a hang: pauses make every cycle some longer."""
-    return 2000 + 8 * cycles
+    return 2000 + 8 * max(each["latency"] for each in emitted.manifest["cycles"])
 
 
 def matrix_summary(params: LayerParams) -> str:

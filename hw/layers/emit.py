@@ -13,9 +13,8 @@ import numpy as np
 from sterna.hw.core.limits import Limits, StageLimits
 from sterna.hw.core.program import ProgramImage, pack_program
 from sterna.hw.core.trace import trace_extra
-from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component, interface_of
+from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component
 from sterna.hw.emit.names import check_name
-from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.layers.cycles import UnitCycles, unit_cycles
 from sterna.hw.layers.documents import (
     layer_sections,
@@ -141,12 +140,12 @@ def layer_unit(layer: Layer, params: LayerParams) -> LayerUnit:
 
 def layer_design(layer: Layer, params: LayerParams, name: str) -> UnitDesign:
     """What the folder of a layer holds; ``name`` is that of its module."""
-    unit, cycles = layer_unit(layer, params), unit_cycles(params)
+    cycles = unit_cycles(params)
     return UnitDesign(
-        unit, name, derived=(), summary=layer_summary(layer, params),
+        layer_unit(layer, params), name, derived=(), summary=layer_summary(layer, params),
         sections=layer_sections(layer, params, cycles[0]),
         extra={"layer": _described(layer), **_stated(cycles), **trace_extra(params)},
-        vectors=layer_vectors(layer, params, UnitPorts.of(interface_of(unit)), cycles[0]))
+        vectors=lambda emitted: layer_vectors(layer, emitted))
 
 
 def _stages(layer: Layer, profile: NumericProfile) -> tuple[StagePlan, ...]:
@@ -221,13 +220,11 @@ def emit_matrix(
     check_name(name)
     layers = _layers(weights, output)
     params, image = plan_matrices(layers, rows=rows, cols=cols, lanes=lanes, style=style)
-    unit = MatrixUnit(params, image)
-    ports = UnitPorts.of(interface_of(unit))
     cycles = unit_cycles(params)
     design = UnitDesign(
-        unit, name, derived=(), summary=matrix_summary(params),
+        MatrixUnit(params, image), name, derived=(), summary=matrix_summary(params),
         sections=matrix_sections(params, cycles), extra=_stated(cycles),
-        vectors=matrix_vectors(layers, params, ports, cycles))
+        vectors=lambda emitted: matrix_vectors(layers, emitted))
     origin = {"matrices": [
         {"rows": each.rows, "columns": each.columns, "sha256": sha256_of(each.weight),
          "requantized": each.requantization is not None,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from sterna.hw.emit.folder import EmittedUnit, UnitDesign, interface_of
+from sterna.hw.emit.folder import EmittedUnit, UnitDesign
 from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.emit.selftest.folder_test import Vectors
 from sterna.hw.testbench.scoreboard import ScoredPhase
@@ -96,14 +96,11 @@ class UnitSpec:
                 f"unit {self.name} is of a network over frames, and this is a language model")
 
     def tested_design(self, model: QuantizedModel, params: Any) -> UnitDesign:
-        """Return the design with the words for the test that its folder carries."""
+        """Return the design with the test that its folder carries."""
         design = self.design(model, params)
-        design = replace(design, extra={"unit": self.name, **design.extra})
-        draft = EmittedUnit(
-            Path(), design.module, params, {**interface_of(design.component), **design.extra},
-            design.extra_files)
         make = self.vectors or (self._short_vectors if self.stimulus is not None else None)
-        return design if make is None else replace(design, vectors=make(model, draft))
+        return replace(design, extra={"unit": self.name, **design.extra},
+                       vectors=partial(make, model) if make else design.vectors)
 
     def _short_vectors(self, model: QuantizedModel, draft: EmittedUnit) -> Vectors:
         assert self.stimulus is not None

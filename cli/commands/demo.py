@@ -61,7 +61,7 @@ def print_result(result: DemoResult) -> None:
         out.print(result.text)
     if result.cycles is not None:
         out.print()
-        print_bars(result.cycles)
+        print_bars(result.cycles.greedy)
     out.print(f"\nreport: {result.report}")
 
 

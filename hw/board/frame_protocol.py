@@ -8,12 +8,12 @@ frame begins a sequence. STOP forgets a frame that is not complete, and the sequ
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Module, Mux, Signal
-from amaranth.lib import stream, wiring
+from amaranth.hdl import Mux, Signal
+from amaranth.lib import stream
 from amaranth.lib.data import View
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.board.serial_protocol import Answer, Order, places_of, write_byte
+from sterna.hw.board.serial_protocol import Answer, Order, OrderProtocol
 from sterna.hw.layers.layer_params import LayerParams
 from sterna.model.layers.layer import FRAME_BITS
 
@@ -21,8 +21,6 @@ __all__ = ["NUMBER_BITS", "FrameProtocol", "check_network"]
 
 NUMBER_BITS = 16
 """Of a number of a frame and of a result on the line."""
-
-_LOW_BITS = 7
 
 
 def check_network(params: LayerParams) -> None:
@@ -35,17 +33,11 @@ def check_network(params: LayerParams) -> None:
             f"{params.profile.logit.bits}")
 
 
-class FrameProtocol(wiring.Component):
+class FrameProtocol(OrderProtocol):
     """Obeys orders with the unit of a network, which is to be reset with ``stop``.
 
     Members
     -------
-    received : ``In(stream.Signature(8))``
-        Bytes from the line, but for STOP.
-    stop : ``In(1)``
-        STOP was received. What was received before it should not come any more.
-    sent : ``Out(stream.Signature(8))``
-        Bytes to the line.
     vectors : ``Out(stream.Signature(params.vector_layout))``
         Frames to the unit.
     results : ``In(stream.Signature(params.result_layout("y", {})))``
@@ -55,97 +47,68 @@ class FrameProtocol(wiring.Component):
     def __init__(self, params: LayerParams) -> None:
         check_network(params)
         self.params = params
-        super().__init__({
-            "received": In(stream.Signature(8)), "stop": In(1), "sent": Out(stream.Signature(8)),
+        self._fresh, self._channel = Signal(init=1), Signal(range(params.channels))
+        self._lane = Signal(range(max(params.post_lanes, 2)))
+        self._vector = View(params.vector_layout, Signal(params.vector_layout.size))
+        super().__init__(FRAME_BITS, {
             "vectors": Out(stream.Signature(params.vector_layout)),
             "results": In(stream.Signature(params.result_layout("y", params.sequence_field)))})
 
-    def elaborate(self, platform):
-        m = Module()
+    def forget(self):
+        return [self._fresh.eq(1), self._channel.eq(0), self._lane.eq(0), self._vector.eq(0)]
+
+    def obey(self, m):
         params, lanes = self.params, self.params.post_lanes
-        argument, order, answer = Signal(FRAME_BITS), Signal(8), Signal(8)
-        stopping, fresh = Signal(init=1), Signal(init=1)
-        channel, lane = Signal(range(params.channels)), Signal(range(max(lanes, 2)))
+        fresh, channel, lane, vector = self._fresh, self._channel, self._lane, self._vector
         ends = channel == params.channels - 1
-        vector = View(params.vector_layout, Signal(params.vector_layout.size))
         m.d.comb += self.vectors.payload.eq(vector)
-
-        def say(what: Answer):
-            m.d.sync += answer.eq(what)
-            m.next = "Answer"
-
-        with m.FSM():
-            with m.State("Listen"):
-                m.d.comb += self.received.ready.eq(~stopping)
-                with m.If(stopping):
-                    m.d.sync += [stopping.eq(0), fresh.eq(1), channel.eq(0), lane.eq(0),
-                                 vector.eq(0)]
-                    say(Answer.STOPPED)
-                with m.Elif(self.received.valid):
-                    m.d.sync += order.eq(self.received.payload)
-                    with m.If(self.received.payload[-1]):
-                        m.next = "Obey"
+        with m.State("Obey"):
+            self.say(m, Answer.REFUSED)
+            with m.Switch(self.order):
+                with m.Case(Order.RESTART), m.If(channel == 0):
+                    m.d.sync += fresh.eq(1)
+                    self.say(m, Answer.DONE)
+                with m.Case(Order.FEED):
+                    with m.Switch(lane):
+                        for index in range(lanes):
+                            with m.Case(index):
+                                m.d.sync += vector.x[index].eq(self.argument)
+                    m.d.sync += lane.eq(Mux(lane == lanes - 1, 0, lane + 1))
+                    if params.has_state:
+                        m.d.sync += vector.start.eq(fresh)
+                    with m.If(ends | (lane == lanes - 1)):
+                        m.next = "Feed"
                     with m.Else():
-                        m.d.sync += argument.eq(
-                            Cat(self.received.payload[:_LOW_BITS], argument))
+                        m.d.sync += channel.eq(channel + 1)
+                        self.say(m, Answer.DONE)
 
-            with m.State("Obey"):
-                say(Answer.REFUSED)
-                with m.Switch(order):
-                    with m.Case(Order.RESTART), m.If(channel == 0):
-                        m.d.sync += fresh.eq(1)
-                        say(Answer.DONE)
-                    with m.Case(Order.FEED):
-                        with m.Switch(lane):
-                            for index in range(lanes):
-                                with m.Case(index):
-                                    m.d.sync += vector.x[index].eq(argument)
-                        m.d.sync += lane.eq(Mux(lane == lanes - 1, 0, lane + 1))
-                        if params.has_state:
-                            m.d.sync += vector.start.eq(fresh)
-                        with m.If(ends | (lane == lanes - 1)):
-                            m.next = "Feed"
-                        with m.Else():
-                            m.d.sync += channel.eq(channel + 1)
-                            say(Answer.DONE)
+        with m.State("Feed"):
+            m.d.comb += self.vectors.valid.eq(1)
+            with m.If(self.vectors.ready):
+                m.d.sync += [vector.eq(0), channel.eq(Mux(ends, 0, channel + 1))]
+                self.say(m, Answer.DONE)
+                with m.If(ends):
+                    m.d.sync += [fresh.eq(0), lane.eq(0)]
+                    m.next = "Await"
+            with m.If(self.stopping):
+                m.next = "Listen"
 
-            with m.State("Feed"):
-                m.d.comb += self.vectors.valid.eq(1)
-                with m.If(self.vectors.ready):
-                    m.d.sync += [vector.eq(0), channel.eq(Mux(ends, 0, channel + 1))]
-                    say(Answer.DONE)
-                    with m.If(ends):
-                        m.d.sync += [fresh.eq(0), lane.eq(0)]
-                        m.next = "Await"
-                with m.If(stopping):
-                    m.next = "Listen"
+        self._give_results(m)
 
-            self._write(m, stopping, say)
-
-            with m.State("Answer"):
-                m.d.comb += [self.sent.valid.eq(1), self.sent.payload.eq(answer)]
-                with m.If(self.sent.ready):
-                    m.d.sync += argument.eq(0)
-                    m.next = "Listen"
-
-        with m.If(self.stop):
-            m.d.sync += stopping.eq(1)
-        return m
-
-    def _write(self, m, stopping, say):
+    def _give_results(self, m):
         """Take the words of a result, and send the numbers in them, but for the filling."""
         params, rows = self.params, self.params.limits.program[-1].rows
         layout = self.results.payload.shape()
         word, row = View(layout, Signal(layout.size)), Signal(range(rows + 1))
         lanes, lane = params.post_lanes, Signal(range(params.post_lanes + 1))
-        number, place = Signal(NUMBER_BITS), Signal(range(3))
+        number = Signal(NUMBER_BITS)
         with m.State("Await"):
             m.d.comb += self.results.ready.eq(1)
             m.d.sync += lane.eq(0)
             with m.If(self.results.valid):
                 m.d.sync += word.eq(self.results.payload)
                 m.next = "Take"
-            with m.If(stopping):
+            with m.If(self.stopping):
                 m.next = "Listen"
 
         with m.State("Take"):
@@ -153,7 +116,7 @@ class FrameProtocol(wiring.Component):
                 m.next = "Await"
                 with m.If(word.last):
                     m.d.sync += row.eq(0)
-                    say(Answer.DONE)
+                    self.say(m, Answer.DONE)
             with m.Else():
                 with m.Switch(lane):
                     for index in range(lanes):
@@ -161,18 +124,9 @@ class FrameProtocol(wiring.Component):
                             m.d.sync += number.eq(word.y[index])
                 m.d.sync += [lane.eq(lane + 1), row.eq(row + 1)]
                 m.next = "Look"
-            with m.If(stopping):
+            with m.If(self.stopping):
                 m.d.sync += row.eq(0)
                 m.next = "Listen"
 
-        with m.State("Look"):
-            m.d.sync += place.eq(places_of(number))
-            m.next = "Write"
-
-        with m.State("Write"):
-            m.d.comb += self.sent.valid.eq(1)
-            write_byte(m, self.sent.payload, number, place)
-            with m.If(self.sent.ready):
-                m.d.sync += place.eq(place - 1)
-                with m.If(place == 0):
-                    m.next = "Take"
+        with self.send(m, number):
+            m.next = "Take"

@@ -12,6 +12,9 @@ further bits each come first, with the top two bits set. All other bytes are ans
 from __future__ import annotations
 
 import enum
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
@@ -22,7 +25,7 @@ from sterna.hw.core.image_reader import ImageStatus
 from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS
 
 __all__ = ["BLOCK_BYTES", "COUNT_BITS", "LOAD_QUEUE_BYTES", "QUEUE_BYTES", "Answer", "Order",
-           "SerialProtocol", "check_core", "order_bytes", "places_of", "write_byte"]
+           "OrderProtocol", "SerialProtocol", "check_core", "order_bytes"]
 
 COUNT_BITS = 16
 """Bits of the number of tokens to write."""
@@ -97,21 +100,93 @@ def check_core(vocab: int, sequences: int) -> None:
         raise ValueError(f"a serial line has one sequence, the core {sequences}")
 
 
-def places_of(token: Value) -> Value:
-    """Which byte of a token is sent first: its lowest bits, byte 0, come last."""
-    return Mux(token[_LOW_BITS + _HIGH_BITS:].any(), 2, token[_LOW_BITS:].any())
+class OrderProtocol(wiring.Component):
+    """Listens for orders, and answers them; a subclass adds the states that obey them.
+
+    Members
+    -------
+    received : ``In(stream.Signature(8))``
+        Bytes from the line, but for STOP.
+    stop : ``In(1)``
+        STOP was received. What was received before it should not come any more.
+    sent : ``Out(stream.Signature(8))``
+        Bytes to the line.
+    """
+
+    def __init__(self, argument_bits: int, members: Mapping[str, wiring.Member]) -> None:
+        self.argument, self.order = Signal(argument_bits), Signal(8)
+        self.stopping = Signal(init=1)
+        self._answer = Signal(8)
+        super().__init__({
+            "received": In(stream.Signature(8)), "stop": In(1), "sent": Out(stream.Signature(8)),
+            **members})
+
+    def forget(self) -> list:
+        """What STOP assigns, besides ending what goes on."""
+        return []
+
+    @abstractmethod
+    def obey(self, m: Module) -> None:
+        """Add the state "Obey", and those that it leads to."""
+
+    def say(self, m: Module, answer: Answer) -> None:
+        """Answer, and listen again."""
+        m.d.sync += self._answer.eq(answer)
+        m.next = "Answer"
+
+    def elaborate(self, platform):
+        m = Module()
+        byte = self.received.payload
+        with m.FSM():
+            with m.State("Listen"):
+                m.d.comb += self.received.ready.eq(~self.stopping)
+                with m.If(self.stopping):
+                    m.d.sync += [self.stopping.eq(0), *self.forget()]
+                    self.say(m, Answer.STOPPED)
+                with m.Elif(self.received.valid):
+                    m.d.sync += self.order.eq(byte)
+                    with m.If(byte[-1]):
+                        m.next = "Obey"
+                    with m.Else():
+                        m.d.sync += self.argument.eq(Cat(byte[:_LOW_BITS], self.argument))
+
+            self.obey(m)
+
+            with m.State("Answer"):
+                m.d.comb += [self.sent.valid.eq(1), self.sent.payload.eq(self._answer)]
+                with m.If(self.sent.ready):
+                    m.d.sync += self.argument.eq(0)
+                    m.next = "Listen"
+
+        with m.If(self.stop):
+            m.d.sync += self.stopping.eq(1)
+        return m
+
+    @contextmanager
+    def send(self, m: Module, number: Value) -> Iterator[None]:
+        """Add the states "Look" and "Write", which send a number of up to 16 bits as a token; the
+        body of the ``with`` says what comes after its last byte."""
+        # Which byte is next: the lowest bits, in byte 0, come last.
+        place = Signal(range(3))
+        with m.State("Look"):
+            m.d.sync += place.eq(Mux(
+                number[_LOW_BITS + _HIGH_BITS:].any(), 2, number[_LOW_BITS:].any()))
+            m.next = "Write"
+
+        with m.State("Write"):
+            byte = self.sent.payload
+            m.d.comb += [self.sent.valid.eq(1), byte.eq(number[:_LOW_BITS])]
+            for index in (1, 2):
+                low = _LOW_BITS + _HIGH_BITS * (index - 1)
+                with m.If(place == index):
+                    m.d.comb += byte.eq(_HIGH << _HIGH_BITS | number[low:low + _HIGH_BITS])
+            with m.If(self.sent.ready):
+                m.d.sync += place.eq(place - 1)
+                with m.If(place == 0):
+                    yield
 
 
-def write_byte(m: Module, byte: Value, token: Value, place: Value) -> None:
-    """Drive ``byte`` with the byte of a token at ``place``."""
-    m.d.comb += byte.eq(token[:_LOW_BITS])
-    for index in (1, 2):
-        low = _LOW_BITS + _HIGH_BITS * (index - 1)
-        with m.If(place == index):
-            m.d.comb += byte.eq(_HIGH << _HIGH_BITS | token[low:low + _HIGH_BITS])
-
-
-class SerialProtocol(wiring.Component):
+class SerialProtocol(OrderProtocol):
     """Obeys orders with a core, which is asked for one token at a time and so stops after any.
 
     Parameters
@@ -125,12 +200,6 @@ class SerialProtocol(wiring.Component):
 
     Members
     -------
-    received : ``In(stream.Signature(8))``
-        Bytes from the line, but for STOP.
-    stop : ``In(1)``
-        STOP was received. What was received before it should not come any more.
-    sent : ``Out(stream.Signature(8))``
-        Bytes to the line.
     prompts : ``Out(stream.Signature(StructLayout))``
         Tokens to the core: ``token``, ``start``, ``predict``. Set its limit to 1.
     tokens : ``In(stream.Signature(StructLayout))``
@@ -151,10 +220,7 @@ class SerialProtocol(wiring.Component):
         check_core(vocab, 1)
         self.vocab, self.sampled, self.loads = vocab, sampled, loads
         self.token_bits = (vocab - 1).bit_length()
-        super().__init__({
-            "received": In(stream.Signature(8)),
-            "stop": In(1),
-            "sent": Out(stream.Signature(8)),
+        super().__init__(_ARGUMENT_BITS, {
             "prompts": Out(stream.Signature(StructLayout(
                 {"token": self.token_bits, "start": 1, "predict": 1}))),
             "tokens": In(stream.Signature(StructLayout({"token": self.token_bits, "last": 1}))),
@@ -164,105 +230,86 @@ class SerialProtocol(wiring.Component):
                     {"address": _ARGUMENT_BITS, "word": 16})))} if loads else {}),
         })
 
-    def elaborate(self, platform):
-        m = Module()
-        vocab, prompt = self.vocab, self.prompts.payload
-        argument, order = Signal(_ARGUMENT_BITS), Signal(8)
+    def obey(self, m):
+        argument, order = self.argument, self.order
         count, left = Signal(COUNT_BITS, init=1), Signal(COUNT_BITS)
         token = Signal(16 if self.loads else self.token_bits)
-        stopping, fresh, asked = Signal(init=1), Signal(init=1), Signal()
-        answer = Signal(8)
-
-        def say(what: Answer):
-            m.d.sync += answer.eq(what)
-            m.next = "Answer"
-
-        with m.FSM():
-            with m.State("Listen"):
-                m.d.comb += self.received.ready.eq(~stopping)
-                with m.If(stopping):
-                    m.d.sync += stopping.eq(0)
-                    say(Answer.STOPPED)
-                with m.Elif(self.received.valid):
-                    m.d.sync += order.eq(self.received.payload)
-                    with m.If(self.received.payload[-1]):
-                        m.next = "Obey"
-                    with m.Else():
-                        m.d.sync += argument.eq(
-                            Cat(self.received.payload[:_LOW_BITS], argument))
-
-            with m.State("Obey"):
-                say(Answer.DONE)
-                with m.Switch(order):
-                    with m.Case(Order.RESTART):
-                        m.d.sync += fresh.eq(1)
-                    with m.Case(Order.FEED, Order.ASK):
-                        m.d.sync += [
-                            token.eq(argument), asked.eq(order == Order.ASK), left.eq(count)]
-                        can_run = argument < vocab
-                        if self.loads:
-                            can_run &= self.status == ImageStatus.RUNNING
-                        with m.If(can_run):
-                            m.next = "Feed"
-                        with m.Else():
-                            say(Answer.REFUSED)
-                    with m.Case(Order.COUNT):
-                        with m.If(argument[:COUNT_BITS].any()):
-                            m.d.sync += count.eq(argument)
-                        with m.Else():
-                            say(Answer.REFUSED)
-                    if self.sampled:
-                        with m.Case(Order.BETA):
-                            m.d.sync += self.beta.eq(argument)
-                        with m.Case(Order.SEED):
-                            m.d.sync += self.seed.eq(argument)
+        fresh, asked = Signal(init=1), Signal()
+        with m.State("Obey"):
+            self.say(m, Answer.DONE)
+            with m.Switch(order):
+                with m.Case(Order.RESTART):
+                    m.d.sync += fresh.eq(1)
+                with m.Case(Order.FEED, Order.ASK):
+                    m.d.sync += [
+                        token.eq(argument), asked.eq(order == Order.ASK), left.eq(count)]
+                    can_run = argument < self.vocab
                     if self.loads:
-                        with m.Case(Order.PLACE):
-                            m.d.sync += [self.writes.payload.address.eq(argument),
-                                         self.loading.eq(1), fresh.eq(1)]
-                        with m.Case(Order.WRITE):
-                            with m.If(self.loading):
-                                m.next = "Store"
-                            with m.Else():
-                                say(Answer.REFUSED)
-                        with m.Case(Order.BOOT):
-                            m.next = "Drain"
-                        with m.Case(Order.WRITTEN):
-                            words = self.writes.payload.address
-                            m.d.sync += [token.eq(words // (BLOCK_BYTES // 2)), left.eq(0)]
-                            m.next = "Look"
-                    with m.Default():
-                        say(Answer.REFUSED)
+                        can_run &= self.status == ImageStatus.RUNNING
+                    with m.If(can_run):
+                        m.next = "Feed"
+                    with m.Else():
+                        self.say(m, Answer.REFUSED)
+                with m.Case(Order.COUNT):
+                    with m.If(argument[:COUNT_BITS].any()):
+                        m.d.sync += count.eq(argument)
+                    with m.Else():
+                        self.say(m, Answer.REFUSED)
+                if self.sampled:
+                    with m.Case(Order.BETA):
+                        m.d.sync += self.beta.eq(argument)
+                    with m.Case(Order.SEED):
+                        m.d.sync += self.seed.eq(argument)
+                if self.loads:
+                    with m.Case(Order.PLACE):
+                        m.d.sync += [self.writes.payload.address.eq(argument),
+                                     self.loading.eq(1), fresh.eq(1)]
+                    with m.Case(Order.WRITE):
+                        with m.If(self.loading):
+                            m.next = "Store"
+                        with m.Else():
+                            self.say(m, Answer.REFUSED)
+                    with m.Case(Order.BOOT):
+                        m.next = "Drain"
+                    with m.Case(Order.WRITTEN):
+                        words = self.writes.payload.address
+                        m.d.sync += [token.eq(words // (BLOCK_BYTES // 2)), left.eq(0)]
+                        m.next = "Look"
+                with m.Default():
+                    self.say(m, Answer.REFUSED)
 
-            if self.loads:
-                self._load(m, argument, say)
+        if self.loads:
+            self._load(m)
 
-            with m.State("Feed"):
-                m.d.comb += [
-                    self.prompts.valid.eq(1), prompt.token.eq(token), prompt.start.eq(fresh),
-                    prompt.predict.eq(asked)]
-                with m.If(self.prompts.ready):
-                    m.d.sync += fresh.eq(0)
-                    say(Answer.DONE)
-                    with m.If(asked):
-                        m.next = "Await"
+        with m.State("Feed"):
+            prompt = self.prompts.payload
+            m.d.comb += [
+                self.prompts.valid.eq(1), prompt.token.eq(token), prompt.start.eq(fresh),
+                prompt.predict.eq(asked)]
+            with m.If(self.prompts.ready):
+                m.d.sync += fresh.eq(0)
+                self.say(m, Answer.DONE)
+                with m.If(asked):
+                    m.next = "Await"
 
-            self._write(m, token, left, stopping, say)
+        with m.State("Await"):
+            m.d.comb += self.tokens.ready.eq(1)
+            with m.If(self.tokens.valid):
+                m.d.sync += [token.eq(self.tokens.payload.token), left.eq(left - 1)]
+                m.next = "Look"
 
-            with m.State("Answer"):
-                m.d.comb += [self.sent.valid.eq(1), self.sent.payload.eq(answer)]
-                with m.If(self.sent.ready):
-                    m.d.sync += argument.eq(0)
-                    m.next = "Listen"
+        # A token is run as well, unless it is the last.
+        with self.send(m, token):
+            m.next = "Feed"
+            with m.If(self.stopping):
+                m.next = "Listen"
+            with m.Elif(left == 0):
+                self.say(m, Answer.DONE)
 
-        with m.If(self.stop):
-            m.d.sync += stopping.eq(1)
-        return m
-
-    def _load(self, m, argument, say):
+    def _load(self, m):
         """Write the two words of an argument; wait for what becomes of an image."""
         second = Signal()
-        writes = self.writes
+        writes, argument = self.writes, self.argument
         m.d.comb += writes.payload.word.eq(Mux(second, argument[16:], argument[:16]))
         with m.State("Store"):
             m.d.comb += writes.valid.eq(1)
@@ -270,38 +317,12 @@ class SerialProtocol(wiring.Component):
                 m.d.sync += [writes.payload.address.eq(writes.payload.address + 1),
                              second.eq(~second)]
                 with m.If(second):
-                    say(Answer.DONE)
+                    self.say(m, Answer.DONE)
         with m.State("Drain"), m.If(self.idle | ~self.loading):
             m.d.sync += [self.loading.eq(0), self.writes.payload.address.eq(0)]
             m.next = "Boot"
         with m.State("Boot"):
             with m.If(self.status == ImageStatus.RUNNING):
-                say(Answer.DONE)
+                self.say(m, Answer.DONE)
             with m.Elif(self.status != ImageStatus.LOADING):
-                say(Answer.REFUSED)
-
-    def _write(self, m, token, left, stopping, say):
-        """Take a token of the core and send it; run it as well, unless it is the last."""
-        # Which byte of the token is next: its lowest bits, in byte 0, come last.
-        place = Signal(range(3))
-        with m.State("Await"):
-            m.d.comb += self.tokens.ready.eq(1)
-            with m.If(self.tokens.valid):
-                m.d.sync += [token.eq(self.tokens.payload.token), left.eq(left - 1)]
-                m.next = "Look"
-
-        with m.State("Look"):
-            m.d.sync += place.eq(places_of(token))
-            m.next = "Write"
-
-        with m.State("Write"):
-            m.d.comb += self.sent.valid.eq(1)
-            write_byte(m, self.sent.payload, token, place)
-            with m.If(self.sent.ready):
-                m.d.sync += place.eq(place - 1)
-                with m.If(place == 0):
-                    m.next = "Feed"
-                    with m.If(stopping):
-                        m.next = "Listen"
-                    with m.Elif(left == 0):
-                        say(Answer.DONE)
+                self.say(m, Answer.REFUSED)

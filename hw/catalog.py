@@ -12,7 +12,6 @@ from amaranth.lib import wiring
 
 from sterna.hw.core.core_product import CORE
 from sterna.hw.core.registers import Bus
-from sterna.hw.core.registers_product import REGISTERS_MODULE, register_design
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.emit.names import check_name
 from sterna.hw.layers.network_product import NETWORK
@@ -72,8 +71,8 @@ def emit_verilog(
     axis
         Write a wrapper with AXI4-Stream ports, too: ``<module>_axis.v``.
     bus
-        Put the core behind registers on this bus, ``axi4-lite`` or ``wishbone``; see
-        :class:`~sterna.hw.core.registers.RegisterCore`.
+        Put core or network behind registers on this bus, ``axi4-lite`` or ``wishbone``; see
+        :class:`~sterna.hw.core.registers.RegisterUnit`.
     registered
         Put registers between the unit and its ports; see
         :class:`~sterna.hw.parts.skid.Registered`.
@@ -87,7 +86,7 @@ def emit_verilog(
     ------
     ValueError
         If there is no such unit, it has no such size, a size does not fit the model, the folder
-        is refused, or ``bus`` goes with another unit than the core, ``axis`` or ``registered``.
+        is refused, or ``bus`` goes with a part of a core, ``axis`` or ``registered``.
     OSError
         If the folder cannot be written.
     """
@@ -98,11 +97,13 @@ def emit_verilog(
     params = spec.params_for(model, sizes)
     if bus is None:
         design = spec.tested_design(model, params)
-    elif spec is not CORE or axis or registered:
-        raise ValueError("--bus is for --unit core, without --axis or --registered")
+    elif spec.registers is None or axis or registered:
+        raise ValueError("--bus is for --unit core or network, without --axis or --registered")
+    elif params.trace:
+        raise ValueError("--trace does not go with --bus: its port has no register")
     else:
-        design = register_design(
-            model, params, one_of("bus", bus, Bus), name or REGISTERS_MODULE)
+        design = spec.registers(
+            model, params, one_of("bus", bus, Bus), name or f"{spec.module}_bus")
     if name is not None:
         design = replace(design, module=name)
     if registered:

@@ -1,7 +1,7 @@
-"""Run by cocotb: a driver of the core's registers, on buses whose masters are not ours.
+"""Run by cocotb: a driver of registers, on buses whose masters are not ours.
 
-``REGISTERS_JOB`` names a file: the map in C, images by their address in memory, and rounds. What
-came goes to ``REGISTERS_RESULTS``.
+``REGISTERS_JOB`` names a file: the map in C, and of a core images by their address in memory, and
+rounds; of a network the words of its frames. What came goes to ``REGISTERS_RESULTS``.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ class Driver:
             await with_timeout(RisingEdge(self.dut.irq), 50, "us")
         return await self.get("EVENTS")
 
-    async def send(self, **fields: int) -> None:
+    async def send(self, prefix: str = "PROMPT", **fields: int) -> None:
         for name, value in fields.items():
-            await self.put(f"PROMPT_{name.upper()}", value)
-        await self.put("PROMPT_SEND")
+            await self.put(f"{prefix}_{name.upper()}", value & 0xFFFF_FFFF)
+        await self.put(f"{prefix}_SEND")
 
     async def refused(self, name: str, value: int, register: str = "PROMPT_SEND") -> bool:
         """Whether something was refused, once: it is cleared."""
@@ -147,14 +147,31 @@ class Driver:
         return {"tokens": tokens, "logits": logits}
 
 
+async def drive_network(host: Driver, job: dict) -> dict:
+    """Send words of frames and take words of results; what is out of range is refused."""
+    for name, value in (("FRAME_X_0", 1 << 15), ("FRAME_X_0", (-1 << 15) - 1 & 0xFFFF_FFFF)):
+        assert await host.refused(name, value, "FRAME_SEND"), value
+    assert await host.refused("", 0, "RESULT_TAKE")
+    words, results = list(job["frames"]), []
+    names = [name for name in host.at if re.match(r"RESULT_(Y|LAST)", name)]
+    while len(results) < job["results"]:
+        events = await host.until("RESULT", *["CAN_SEND"] * bool(words))
+        if words and events & host.at["EVENT_CAN_SEND"]:
+            await host.send("FRAME", **words.pop(0))
+        if events & host.at["EVENT_RESULT"]:
+            results.append([await host.get(name) for name in names])
+            await host.put("RESULT_TAKE")
+    return {"results": results}
+
+
 @cocotb.test()
-async def a_host_drives_the_core(dut) -> None:
+async def a_host_drives_the_registers(dut) -> None:
     job = json.loads(Path(os.environ["REGISTERS_JOB"]).read_text())
     cocotb.start_soon(Clock(dut.clk, 10, unit="ns").start())
     dut.rst.value = 1
     registers = (AxiRegisters if hasattr(dut, "s_axi_awaddr") else WishboneRegisters)(dut)
     host = Driver(dut, registers, job["header"])
-    if job["images"]:
+    if job.get("images"):
         memory = AxiSlaveRead(AxiReadBus.from_prefix(dut, "m_axi"), dut.clk, dut.rst, target=Memory(
             {int(base): bytes.fromhex(image) for base, image in job["images"].items()}))
         memory.r_channel.set_pause_generator(pauses(9))
@@ -163,16 +180,24 @@ async def a_host_drives_the_core(dut) -> None:
     await ClockCycles(dut.clk, 5)
 
     at = host.at
+    sent = "FRAME_X_0" if "frames" in job else "PROMPT_TOKEN"
     assert (await host.get("MAGIC")).to_bytes(4, "little") == b"STRN"
     for address in (max(at[name] for name in at if name.endswith("_TAKE")) + 4, 0xFFC,
-                    at["PROMPT_TOKEN"]):
+                    at[sent]):
         assert await registers.read(address) == (0, False)
     assert not await registers.write(at["MAGIC"], 0)
     assert not await registers.write(0xFFC, 0)
     assert not await registers.write(at["ENABLE"], 1, size=2)
     assert await host.get("ENABLE") == 0
 
-    found = {"sequences": await host.get("SEQUENCES"), "rounds": []}
+    found = await (drive_network if "frames" in job else drive_core)(host, job)
+    Path(os.environ["REGISTERS_RESULTS"]).write_text(json.dumps(found))
+
+
+async def drive_core(host: Driver, job: dict) -> dict:
+    """Run its rounds; what is out of range is refused."""
+    dut = host.dut
+    found: dict = {"sequences": await host.get("SEQUENCES"), "rounds": []}
     if job["images"]:
         found["digest"] = await host.get("DIGEST")
         assert await host.refused("PROMPT_TOKEN", 0), "it is in reset"
@@ -197,4 +222,4 @@ async def a_host_drives_the_core(dut) -> None:
             await ClockCycles(dut.clk, each["cut"])
             assert await host.start(each["base"]) == 1
         found["rounds"].append(await host.write_text(each["requests"], each["words"]))
-    Path(os.environ["REGISTERS_RESULTS"]).write_text(json.dumps(found))
+    return found

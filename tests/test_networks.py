@@ -41,6 +41,7 @@ from sterna.model.quantized.plan import StageKind
 from sterna.model.quantized.recordings import Recordings, accuracy, read_frames, results_of
 from sterna.model.quantized.taps import TapRecorder
 from sterna.model.stack.network import Network
+from sterna.sim.bench.runner import Simulator
 from sterna.sim.board import BoardSimulation
 from sterna.sim.core.reference import record_activations, tensor_names
 from sterna.sim.networks import simulate_network
@@ -343,6 +344,20 @@ def test_a_wrong_weight_is_named(network: QuantizedModel, tmp_path: Path) -> Non
     assert not report.passed
     assert report.failure is not None
     assert report.failure.startswith("phase 'recordings': token 0, results of sequence 0, from")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("simulator", [
+    Simulator.VERILATOR, pytest.param(Simulator.ICARUS, marks=pytest.mark.needs("iverilog"))])
+def test_every_tensor_of_ten_recordings_in_verilog(
+    vowels: tuple[QuantizedModel, Recordings], simulator: Simulator,
+) -> None:
+    model, recordings = vowels
+    shortest = sorted((model.integers(each)[0] for each in recordings.frames), key=len)[:10]
+    report = simulate_network(model, shortest, simulator=simulator, rows=8, cols=32)
+    assert report.passed, report.failure
+    # Of each frame, and with the extremes among them.
+    assert report.checks.onnx.values > 2000 * sum(map(len, shortest))
 
 
 @pytest.mark.long

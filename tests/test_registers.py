@@ -12,22 +12,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from random_networks import random_frames, random_network
 from simulated_cores import SMALL
 
 from sterna.cli.main import main
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.core_image import build_image
 from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.core_product import CORE
 from sterna.hw.core.image_reader import ImageStatus
 from sterna.hw.core.limits import Limits
 from sterna.hw.core.linear_image import ImageHeader, format_digest, pack_image
 from sterna.hw.core.registers import Bus
-from sterna.hw.core.registers_product import REGISTERS_MODULE, register_design
 from sterna.hw.core.request import Request
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.emit.tools import verilator_environment
 from sterna.model.config import ModelConfig
-from sterna.model.profile import S16
+from sterna.model.profile import C12, S16
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
 from sterna.sim.bench.runner import Launch, Simulator, check_simulator, run_launch
@@ -42,8 +43,8 @@ def logits_of(words: list[list[int]], params: CoreParams, sequence: int) -> np.n
     """Logits ``[predictions, vocab]`` of a sequence, from the registers of their words."""
     mine = [word for word in words if word[0] == sequence]
     ends = np.flatnonzero([word[1] for word in mine])
-    values = np.array([word[2:] for word in mine], dtype="<u4").view("<i2")
-    return values[:, :params.post_lanes].reshape(len(ends), -1)
+    values = np.array([word[2:] for word in mine], dtype=np.uint32).astype(np.int32)
+    return values.reshape(len(ends), -1)
 
 
 def drive(done: EmittedUnit, job: dict, work: Path, simulator: Simulator) -> dict:
@@ -66,7 +67,8 @@ def test_a_host_writes_texts_of_two_models(bus, port, simulator, tmp_path):
     limits = Limits.of(*MODELS)
     params = CoreParams(limits, **SMALL, sequences=2, port_bits=port)
     done = emit_component(
-        MODELS[0], register_design(MODELS[0], params, bus, REGISTERS_MODULE), tmp_path / "core")
+        MODELS[0], CORE.registers(
+            MODELS[0], params, bus, "matmul_free_core_bus"), tmp_path / "core")
     lint = subprocess.run(
         ["verilator", "--lint-only", "--quiet", "-Wall", "--top-module", done.module, "sterna.vlt",
          "-f", "filelist.f"], cwd=done.folder, env=verilator_environment(), capture_output=True,
@@ -116,8 +118,24 @@ def test_a_host_writes_texts_of_two_models(bus, port, simulator, tmp_path):
                 logits[:, :len(each.logits[0])], np.array(each.logits))
 
 
+def test_a_host_gives_frames_to_a_network_and_takes_its_results(tmp_path):
+    model = random_network(C12, 2)
+    done = emit_verilog(model, None, tmp_path / "network", bus=Bus.WISHBONE, rows=2, cols=8,
+                        quant_lanes=2)
+    frames = random_frames(model, 5)
+    words = [{f"x_{lane}": value for lane, value in enumerate(word)} | {"start": at == 3}
+             for at, frame in enumerate(frames.tolist())
+             for word in (frame[:2], [*frame[2:], 0])]
+    found = drive(done, {"frames": words, "results": 5 * 3}, tmp_path, Simulator.VERILATOR)
+    results = np.array(found["results"], dtype=np.uint32).astype(np.int32).reshape(5, 3, 3)
+    expected = np.concatenate([
+        IntegerModel(model).run(part[None])[0][0] for part in (frames[:3], frames[3:])])
+    np.testing.assert_array_equal(results[..., :2].reshape(5, 6)[:, :5], expected)
+    assert results[..., 2].tolist() == [[0, 0, 1]] * 5
+
+
 @pytest.mark.parametrize(("options", "message"), [
-    (["--unit", "glu", "--bus", "wishbone"], "--bus is for --unit core, without --axis"),
+    (["--unit", "glu", "--bus", "wishbone"], "--bus is for --unit core or network, without --axis"),
     (["--unit", "core", "--bus", "wishbone", "--axis"], "without --axis or --registered"),
     (["--unit", "core", "--bus", "wishbone", "--trace"], "--trace does not go with --bus"),
     (["--unit", "core", "--bus", "axi"], "--bus must be one of axi4-lite, wishbone, got 'axi'"),

@@ -82,7 +82,8 @@ def verilog(
     axis: Annotated[bool, typer.Option(
         "--axis", help="Also write a wrapper with AXI4-Stream ports.")] = False,
     bus: Annotated[str | None, typer.Option(
-        help="core: put it behind registers on this bus, axi4-lite or wishbone.")] = None,
+        help="Put core or network behind registers on this bus, axi4-lite or "
+             "wishbone.")] = None,
     registered: Annotated[bool, typer.Option(
         "--registered", help="Put registers between the unit and its ports.")] = False,
     name: Annotated[str | None, typer.Option(

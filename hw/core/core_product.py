@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from sterna.hw.core.cycle_model import cycles_per_token
 from sterna.hw.core.limits import Limits
 from sterna.hw.core.linear_image import pack_image
 from sterna.hw.core.program import place_stages
+from sterna.hw.core.registers import Bus, StreamRegisters
+from sterna.hw.core.registers_product import register_design
 from sterna.hw.core.request import Request
 from sterna.hw.core.trace import trace_extra, trace_section
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign
@@ -217,6 +220,57 @@ def _words_of_logits(
             pack(ones, np.ones(count), np.full_like(logits, -1)))
 
 
+_PROMPT_MEANINGS: Mapping[str, str] = MappingProxyType({
+    "sequence": "whose token it is", "token": "the token", "start": "whether it begins a text",
+    "predict": "whether to generate after it",
+    "stop": "whether `PROMPT_STOP_TOKEN` ends the text early", "stop_token": "that token",
+    "limit": "tokens to generate; 0 for the logits alone",
+    "beta": "log2(e) / T * 1024, rounded, for temperature T; 0 for the most likely token",
+    "seed": "of the random numbers, with `PROMPT_START`; 0 counts as 1"})
+
+
+def core_register_design(
+    model: QuantizedModel, params: CoreParams, bus: Bus, name: str,
+) -> UnitDesign:
+    """Design a core behind registers; ``name`` is the module's. ValueError if it has a port that no
+    AXI4 bus has."""
+    if params.port_bits and not 32 <= params.port_bits <= 512:
+        raise ValueError(f"an AXI4 bus has 32 to 512 bits: --port-bits is {params.port_bits}")
+    design = core_design(model, params)
+    core = design.component
+    prompts = StreamRegisters(
+        "PROMPT", core.prompts, "a prompt token", _PROMPT_MEANINGS,
+        {"sequence": params.sequences, "token": params.vocab})
+    return register_design(
+        design, bus, name, prompts, [
+            StreamRegisters("TOKEN", core.tokens, "a generated token"),
+            StreamRegisters("LOGITS", core.logits, "a word of logits", is_optional=True)],
+        _CORE_USE + (_BUS_MEMORY if params.port_bits else ""))
+
+
+_CORE_USE = """\
+- **Send a prompt** token by token, once `CAN_SEND` is 1: write the registers `PROMPT_...` that
+  differ from the token before, then `PROMPT_SEND`. `PROMPT_START` goes with the first token of a
+  text, `PROMPT_PREDICT` with the last one.
+- **Take a token** once `TOKEN` is 1: read `TOKEN_SEQUENCE`, `TOKEN_TOKEN` and `TOKEN_LAST`, which
+  is 1 with the last one of a text, then write `TOKEN_TAKE`. The core waits for that, and with bit 1
+  of `CONTROL` for `LOGITS_TAKE`.
+- **Refused** is a prompt token if a number in its registers is out of range or another one still
+  waits, and a `TAKE` while nothing waits: nothing is sent or taken.
+- While bit 0 of `CONTROL` is 1 the core is in reset. Afterwards every text begins anew.
+"""
+
+_BUS_MEMORY = """
+## Memory
+
+The core reads its model as an AXI4 master, in bursts of at most 4 KB. It begins in reset: put the
+image into memory (`image.hex`, or what `sterna pack` writes), its address into `BASE_LOW` and
+`BASE_HIGH`, and 0 into `CONTROL`. `STATUS` becomes 1 (`RUNNING`) if the image is whole and for this
+core, another number if not. For another image write 1 to `CONTROL` and begin again: words that
+were asked for are waited for.
+"""
+
+
 CORE = UnitSpec(
     "core", "the whole model", CORE_MODULE, core_params, core_design, None, tokens=64,
-    vectors=core_vectors)
+    vectors=core_vectors, registers=core_register_design)

@@ -1,22 +1,22 @@
-"""The core behind registers on a bus: for a processor that gives prompts and takes tokens."""
+"""A unit behind registers on a bus: for a processor that gives it words and takes its results."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal, Value
 from amaranth.lib import wiring
-from amaranth.lib.data import StructLayout
+from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.core import Core
 from sterna.hw.core.image_reader import ImageStatus
 from sterna.hw.core.linear_image import MAGIC, format_digest
 from sterna.hw.memory.axi_reader import AxiReader, AxiReadParams
 
-__all__ = ["EVENT_MEANINGS", "Bus", "Event", "Register", "RegisterCore"]
+__all__ = ["Bus", "Register", "RegisterUnit", "StreamRegisters"]
 
 _WORD_BITS = 32
 _ADDRESS_BITS = 12      # of the registers: a page
@@ -31,37 +31,9 @@ class Bus(enum.Enum):
     WISHBONE = "wishbone"   #: classic cycles
 
 
-class Event(enum.IntEnum):
-    """Bits of the registers ``EVENTS`` and ``ENABLE``; ``EVENT_MEANINGS`` says what they are."""
-
-    CAN_SEND = 0
-    TOKEN = 1
-    LOGITS = 2
-    STOPPED = 3
-    REFUSED = 4
-
-
-EVENT_MEANINGS = {
-    Event.CAN_SEND: "a prompt token can be sent",
-    Event.TOKEN: "a generated token waits",
-    Event.LOGITS: "a word of logits waits",
-    Event.STOPPED: "`STATUS` is neither loading (0) nor running (1)",
-    Event.REFUSED: "a `SEND` or `TAKE` did nothing; write a 1 to clear it",
-}
-"""What each event says, in the map of registers."""
-
-_PROMPT_MEANINGS = {
-    "sequence": "whose token it is", "token": "the token", "start": "whether it begins a text",
-    "predict": "whether to generate after it",
-    "stop": "whether `PROMPT_STOP_TOKEN` ends the text early", "stop_token": "that token",
-    "limit": "tokens to generate; 0 for the logits alone",
-    "beta": "log2(e) / T * 1024, rounded, for temperature T; 0 for the most likely token",
-    "seed": "of the random numbers, with `PROMPT_START`; 0 counts as 1"}
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Register:
-    """A register of 32 bits; those above ``bits`` are 0.
+    """A register of 32 bits; those above ``bits`` are 0, or repeat the sign of a signed number.
 
     ``read`` is what a read gives, ``written`` keeps what is written, ``strobe`` is high for the
     cycle after a write, ``beyond`` keeps whether what was written had more than its bits.
@@ -80,6 +52,32 @@ class Register:
         """``r``, ``w`` or ``rw``."""
         can_write = self.written is not None or self.strobe is not None
         return ("r" if self.read is not None else "") + ("w" if can_write else "")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamRegisters:
+    """A stream of a unit in registers: a field each, or an element of one, and a register whose
+    write sends, or takes, what the others hold."""
+
+    prefix: str     #: of their names
+    stream: Any
+    word: str       #: what it carries: ``a prompt token``
+    meanings: Mapping[str, str] = field(default_factory=dict)   #: of fields
+    below: Mapping[str, int] = field(default_factory=dict)      #: what some must be below
+    #: Of a stream out of the unit: its words are lost unless a bit of ``CONTROL`` keeps them.
+    is_optional: bool = False
+
+    def parts(self, payload: Any) -> Iterator[tuple[str, str, int, Value]]:
+        """Name, meaning, bits and value of each register for a payload."""
+        for name, of_field in payload.shape():
+            meaning = self.meanings.get(name, f"{name} of what waits")
+            own = f"{self.prefix}_{name.upper()}"
+            if isinstance(of_field.shape, ArrayLayout):
+                bits = of_field.width // of_field.shape.length
+                for index in range(of_field.shape.length):
+                    yield f"{own}_{index}", f"{meaning}, {index}", bits, payload[name][index]
+            else:
+                yield own, meaning, of_field.width, payload[name]
 
 
 class _RegisterFile(wiring.Component):
@@ -122,13 +120,15 @@ class _RegisterFile(wiring.Component):
             if each.written is not None:
                 m.d.sync += each.written.eq(self.data)
             if each.beyond is not None:
-                m.d.sync += each.beyond.eq(self.data[each.bits:].any())
+                top = self.data[each.bits - each.written.shape().signed:]
+                m.d.sync += each.beyond.eq(
+                    top.any() & ~(top.all() if each.written.shape().signed else 0))
             if each.strobe is not None:
                 m.d.sync += each.strobe.eq(1)
 
 
-class RegisterCore(wiring.Component):
-    """A core with its prompts, tokens, logits and status in registers, and an interrupt.
+class RegisterUnit(wiring.Component):
+    """A unit with its streams and its status in registers, and an interrupt.
 
     With ``port_bits``, 32 to 512, it reads its model as an AXI4 master. It begins in reset then,
     and when a reset ends, all words that were asked for have come. ValueError for another width.
@@ -143,13 +143,22 @@ class RegisterCore(wiring.Component):
         With a port, of :class:`~sterna.hw.memory.axi_reader.AxiReader`.
     """
 
-    def __init__(self, core: Core, bus: Bus) -> None:
-        self.params = params = core.params
-        self.bus = bus
-        self.core = core
+    def __init__(
+        self, unit: Any, bus: Bus, sends: StreamRegisters, takes: Sequence[StreamRegisters],
+    ) -> None:
+        self.params = params = unit.params
+        self.bus, self.unit = bus, unit
+        self._sends, self._takes = sends, takes
         self.reader = AxiReader(
             AxiReadParams(params.port_bits, address_bits=_BASE_BITS),
             params.address_bits) if params.port_bits else None
+        #: Bits of the registers ``EVENTS`` and ``ENABLE`` from the lowest on, and what they mean.
+        self.events = {
+            "CAN_SEND": f"{sends.word} can be sent",
+            **{each.prefix: f"{each.word} waits" for each in takes},
+            "REFUSED": "a `SEND` or `TAKE` did nothing; write a 1 to clear it",
+            **({"STOPPED": "`STATUS` is neither loading (0) nor running (1)"}
+               if self.reader else {})}
         self.registers = self._map()
         members = {"irq": Out(1), **_MEMBERS[bus]}
         if self.reader:
@@ -158,108 +167,106 @@ class RegisterCore(wiring.Component):
         super().__init__(members)
 
     def _map(self) -> tuple[Register, ...]:
-        params, core = self.params, self.core
-        self._events, self._enable = Signal(len(Event)), Signal(len(Event))
-        self._clear, self._clears = Signal(len(Event)), Signal()
+        params, count = self.params, len(self.events)
+        self._events, self._enable = Signal(count), Signal(count)
+        self._clear, self._clears = Signal(count), Signal()
         self._resets, self._keeps = Signal(init=bool(self.reader)), Signal()
         self._base = Signal(_BASE_BITS)
-        self._send, self._take_token, self._take_logits = Signal(), Signal(), Signal()
-        control = Cat(self._resets, self._keeps)
+        self._send, self._taken = Signal(), [Signal(name=f"take{index}")
+                                             for index in range(len(self._takes))]
+        kept = [each.prefix.lower() for each in self._takes if each.is_optional]
+        control = Cat(self._resets, *([self._keeps] if kept else []))
         found = [
             Register("MAGIC", "the letters STRN", 32, Const(MAGIC, 32)),
-            Register("SEQUENCES", "sequences of the core", 7, Const(params.sequences, 7)),
-            Register("EVENTS", "what there is to do, a bit each", len(Event), self._events,
+            Register("SEQUENCES", "sequences of the unit", 7, Const(params.sequences, 7)),
+            Register("EVENTS", "what there is to do, a bit each", count, self._events,
                      self._clear, self._clears),
-            Register("ENABLE", "the events that raise the interrupt", len(Event), self._enable,
+            Register("ENABLE", "the events that raise the interrupt", count, self._enable,
                      self._enable),
-            Register("CONTROL", "bit 0 holds the core in reset; bit 1 keeps logits until they are "
-                     "taken", 2, control, control),
+            Register("CONTROL", "bit 0 holds the unit in reset" + "".join(
+                f"; bit 1 keeps {each} until they are taken" for each in kept),
+                len(control), control, control),
         ]
         if self.reader:
             found += [
-                Register("STATUS", "what became of the image", 3, Value.cast(core.status)),
+                Register("STATUS", "what became of the image", 3, Value.cast(self.unit.status)),
                 Register("DIGEST", "of the images that the core takes", 32,
                          Const(format_digest(params), 32)),
                 *(Register(f"BASE_{name}", f"{name.lower()} bits of the image's address in memory, "
                            "a multiple of 4096", len(part), part, part)
                   for name, part in (("LOW", self._base[:32]), ("HIGH", self._base[32:])))]
-        self._prompt = Signal(core.prompts.payload.shape())
-        shape: StructLayout = self._prompt.shape()
-        self._beyond = Signal(len(shape.members))
-        for index, (name, field) in enumerate(shape):
-            part = Value.cast(self._prompt[name])
-            found.append(Register(f"PROMPT_{name.upper()}", _PROMPT_MEANINGS[name], field.width,
-                                  written=part, beyond=self._beyond[index]))
-        found.append(Register("PROMPT_SEND", "a write sends the token", 1, strobe=self._send))
-        for prefix, stream, take in (("TOKEN", core.tokens, self._take_token),
-                                     ("LOGITS", core.logits, self._take_logits)):
-            for name, field in stream.payload.shape():
-                bits = Value.cast(stream.payload[name])
-                for low in range(0, field.width, _WORD_BITS):
-                    part = bits[low:low + _WORD_BITS]
-                    number = f"_{low // _WORD_BITS}" if field.width > _WORD_BITS else ""
-                    found.append(Register(
-                        f"{prefix}_{name.upper()}{number}", f"{name} of what waits", len(part),
-                        part))
-            found.append(Register(f"{prefix}_TAKE", "a write takes it", 1, strobe=take))
+        self._word = Signal(self._sends.stream.payload.shape())
+        parts = list(self._sends.parts(self._word))
+        self._beyond = Signal(len(parts))
+        found += [Register(name, meaning, bits, written=part, beyond=self._beyond[index])
+                  for index, (name, meaning, bits, part) in enumerate(parts)]
+        found.append(Register(
+            f"{self._sends.prefix}_SEND", f"a write sends {self._sends.word}", 1,
+            strobe=self._send))
+        for each, taken in zip(self._takes, self._taken, strict=True):
+            found += [Register(name, meaning, bits, part)
+                      for name, meaning, bits, part in each.parts(each.stream.payload)]
+            found.append(Register(f"{each.prefix}_TAKE", "a write takes it", 1, strobe=taken))
         return tuple(found)
 
     def elaborate(self, platform):
         m = Module()
-        params, core, reader = self.params, self.core, self.reader
+        unit, reader, stream = self.unit, self.reader, self._sends.stream
         m.submodules.registers = registers = _RegisterFile(self.registers)
         _CONNECT[self.bus](m, self, registers)
 
         held = Signal(init=bool(reader))
-        m.submodules.core = ResetInserter(held)(core)
+        m.submodules.unit = ResetInserter(held)(unit)
         if reader:
-            # What it is still waiting for comes first.
-            m.submodules.reader = ResetInserter(held & reader.idle)(reader)
-            m.d.sync += held.eq(self._resets | (held & ~reader.idle))
-            m.d.comb += [
-                reader.base.eq(self._base), core.failed.eq(reader.failed),
-                reader.reads.payload.eq(core.reads.payload),
-                reader.reads.valid.eq(core.reads.valid & ~held),
-                core.reads.ready.eq(reader.reads.ready & ~held),
-                core.data.payload.eq(reader.data.payload), core.data.valid.eq(reader.data.valid),
-                reader.data.ready.eq(core.data.ready | held)]
-            for name in self.signature.members:
-                if name.startswith("m_axi_"):
-                    mine, its = getattr(self, name), getattr(reader, name)
-                    m.d.comb += (mine.eq(its) if self.signature.members[name].flow is Out else
-                                 its.eq(mine))
-            stopped = ~((core.status == ImageStatus.LOADING)
-                        | (core.status == ImageStatus.RUNNING))
+            self._read_memory(m, held)
         else:
             m.d.sync += held.eq(self._resets)
-            stopped = Const(0)
 
-        # A prompt token goes when all of it is in range, and none waits.
-        sends, fits, refused = Signal(), Signal(), Signal()
-        waits = Signal()
-        token = self._prompt.token
+        # A word goes when all of it is in range, and none waits.
+        sends, fits, refused, waits = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
-            fits.eq(~self._beyond.any() & (self._prompt.sequence < params.sequences)
-                    & (token < params.vocab)),
-            sends.eq(self._send & fits & ~waits & ~held),
-            core.prompts.valid.eq(waits),
-            core.tokens.ready.eq(self._take_token),
-            core.logits.ready.eq(self._take_logits | ~self._keeps),
-        ]
+            fits.eq(~self._beyond.any() & Cat(
+                self._word[name] < limit for name, limit in self._sends.below.items()).all()),
+            sends.eq(self._send & fits & ~waits & ~held), stream.valid.eq(waits)]
         with m.If(sends):
-            m.d.sync += [waits.eq(1), core.prompts.payload.eq(self._prompt)]
-        with m.Elif(core.prompts.ready | held):
+            m.d.sync += [waits.eq(1), stream.payload.eq(self._word)]
+        with m.Elif(stream.ready | held):
             m.d.sync += waits.eq(0)
-        m.d.sync += refused.eq(
-            (refused & ~(self._clears & self._clear[Event.REFUSED]))
-            | (self._send & ~sends) | (self._take_token & ~core.tokens.valid)
-            | (self._take_logits & ~core.logits.valid))
-        events = {Event.CAN_SEND: ~waits & ~held, Event.TOKEN: core.tokens.valid,
-                  Event.LOGITS: core.logits.valid & self._keeps, Event.STOPPED: stopped,
-                  Event.REFUSED: refused}
-        m.d.comb += [self._events[event].eq(value) for event, value in events.items()]
+        offered = {}
+        missed = self._send & ~sends
+        for each, taken in zip(self._takes, self._taken, strict=True):
+            valid, keeps = each.stream.valid, self._keeps if each.is_optional else 1
+            m.d.comb += each.stream.ready.eq(taken | ~Value.cast(keeps))
+            offered[each.prefix] = valid & keeps
+            missed |= taken & ~valid
+        clears = dict(zip(self.events, self._clear, strict=True))
+        m.d.sync += refused.eq((refused & ~(self._clears & clears["REFUSED"])) | missed)
+        events = {"CAN_SEND": ~waits & ~held, **offered, "REFUSED": refused}
+        if reader:
+            events["STOPPED"] = ~((unit.status == ImageStatus.LOADING)
+                                  | (unit.status == ImageStatus.RUNNING))
+        m.d.comb += [bit.eq(events[name])
+                     for name, bit in zip(self.events, self._events, strict=True)]
         m.d.sync += self.irq.eq((self._events & self._enable).any())
         return m
+
+    def _read_memory(self, m, held):
+        """The model comes from a memory; a reset ends once what was asked for has come."""
+        unit, reader = self.unit, self.reader
+        m.submodules.reader = ResetInserter(held & reader.idle)(reader)
+        m.d.sync += held.eq(self._resets | (held & ~reader.idle))
+        m.d.comb += [
+            reader.base.eq(self._base), unit.failed.eq(reader.failed),
+            reader.reads.payload.eq(unit.reads.payload),
+            reader.reads.valid.eq(unit.reads.valid & ~held),
+            unit.reads.ready.eq(reader.reads.ready & ~held),
+            unit.data.payload.eq(reader.data.payload), unit.data.valid.eq(reader.data.valid),
+            reader.data.ready.eq(unit.data.ready | held)]
+        for name in self.signature.members:
+            if name.startswith("m_axi_"):
+                mine, its = getattr(self, name), getattr(reader, name)
+                m.d.comb += (mine.eq(its) if self.signature.members[name].flow is Out else
+                             its.eq(mine))
 
 
 _MEMBERS = {
@@ -280,35 +287,35 @@ _MEMBERS = {
 }
 
 
-def _connect_axi(m: Module, core: RegisterCore, registers: _RegisterFile) -> None:
+def _connect_axi(m: Module, unit: RegisterUnit, registers: _RegisterFile) -> None:
     writes, reads, answered = Signal(), Signal(), Signal()
     m.d.comb += [
-        answered.eq(core.s_axi_bvalid | core.s_axi_rvalid),
-        writes.eq(core.s_axi_awvalid & core.s_axi_wvalid & ~answered),
-        reads.eq(core.s_axi_arvalid & ~writes & ~answered),
-        core.s_axi_awready.eq(writes), core.s_axi_wready.eq(writes), core.s_axi_arready.eq(reads),
+        answered.eq(unit.s_axi_bvalid | unit.s_axi_rvalid),
+        writes.eq(unit.s_axi_awvalid & unit.s_axi_wvalid & ~answered),
+        reads.eq(unit.s_axi_arvalid & ~writes & ~answered),
+        unit.s_axi_awready.eq(writes), unit.s_axi_wready.eq(writes), unit.s_axi_arready.eq(reads),
         registers.access.eq(writes | reads), registers.writes.eq(writes),
-        registers.address.eq(Mux(writes, core.s_axi_awaddr, core.s_axi_araddr)),
-        registers.whole.eq(core.s_axi_wstrb.all()), registers.data.eq(core.s_axi_wdata),
-        core.s_axi_rdata.eq(registers.answer),
-        core.s_axi_bresp.eq(Mux(registers.error, _AXI_ERROR, 0)),
-        core.s_axi_rresp.eq(Mux(registers.error, _AXI_ERROR, 0)),
+        registers.address.eq(Mux(writes, unit.s_axi_awaddr, unit.s_axi_araddr)),
+        registers.whole.eq(unit.s_axi_wstrb.all()), registers.data.eq(unit.s_axi_wdata),
+        unit.s_axi_rdata.eq(registers.answer),
+        unit.s_axi_bresp.eq(Mux(registers.error, _AXI_ERROR, 0)),
+        unit.s_axi_rresp.eq(Mux(registers.error, _AXI_ERROR, 0)),
     ]
-    m.d.sync += [core.s_axi_bvalid.eq(writes | (core.s_axi_bvalid & ~core.s_axi_bready)),
-                 core.s_axi_rvalid.eq(reads | (core.s_axi_rvalid & ~core.s_axi_rready))]
+    m.d.sync += [unit.s_axi_bvalid.eq(writes | (unit.s_axi_bvalid & ~unit.s_axi_bready)),
+                 unit.s_axi_rvalid.eq(reads | (unit.s_axi_rvalid & ~unit.s_axi_rready))]
 
 
-def _connect_wishbone(m: Module, core: RegisterCore, registers: _RegisterFile) -> None:
+def _connect_wishbone(m: Module, unit: RegisterUnit, registers: _RegisterFile) -> None:
     answered = Signal()
-    asks = core.wb_cyc & core.wb_stb
+    asks = unit.wb_cyc & unit.wb_stb
     m.d.sync += answered.eq(asks & ~answered)
     m.d.comb += [
-        registers.access.eq(asks & ~answered), registers.writes.eq(core.wb_we),
-        registers.address.eq(Cat(Const(0, 2), core.wb_adr)),
-        registers.whole.eq(core.wb_sel.all()), registers.data.eq(core.wb_dat_w),
-        core.wb_dat_r.eq(registers.answer),
-        core.wb_ack.eq(asks & answered & ~registers.error),
-        core.wb_err.eq(asks & answered & registers.error),
+        registers.access.eq(asks & ~answered), registers.writes.eq(unit.wb_we),
+        registers.address.eq(Cat(Const(0, 2), unit.wb_adr)),
+        registers.whole.eq(unit.wb_sel.all()), registers.data.eq(unit.wb_dat_w),
+        unit.wb_dat_r.eq(registers.answer),
+        unit.wb_ack.eq(asks & answered & ~registers.error),
+        unit.wb_err.eq(asks & answered & registers.error),
     ]
 
 

@@ -49,6 +49,8 @@ class UnitSpec:
     #: written yet; None for short phases of the stimulus, or those of the design
     vectors: Callable[[QuantizedModel, EmittedUnit], Vectors | None] | None = None
     takes_frames: bool = False  #: whether it is of a network over frames, not of a language model
+    #: designs it behind registers, with a bus and a name of the module; None: it has none
+    registers: Callable[..., UnitDesign] | None = None
 
     @property
     def sizes(self) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class Datapath:
         self.cells = Cells(params, params.profile.sigmoid_table()) if has_cells else None
         self.residual = Residual(params) if params.vector_words else None
         # Of each phase the elements that begin a program, or a stage, and whether they are valid.
-        self.stream: list = []
+        self.vectors: list = []
 
     def add_array(self, m):
         """Add array and post-processor; the latter takes the sums of the former."""
@@ -79,7 +79,7 @@ class Datapath:
                 m.d.comb += [residual.vectors[phase].eq(elements),
                              residual.vectors_valid[phase].eq(valid)]
             vectors = list(zip(residual.elements, residual.elements_valid, strict=True))
-        self.stream = vectors
+        self.vectors = vectors
         if cells is not None:
             m.submodules.cells = cells
             m.d.comb += [

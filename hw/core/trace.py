@@ -116,7 +116,7 @@ def show_taps(m, path, taps, active, predicts):
             shown.valid.eq(valid & among.bit_select(shown.sequence, 1)),
             *(Value.cast(shown[name]).eq(Value.cast(value)) for name, value in values.items())]
 
-    for phase, (elements, valid) in enumerate(path.stream):
+    for phase, (elements, valid) in enumerate(path.vectors):
         # The stage is still the last one when a token begins.
         show(taps.x[phase], valid,
              sequence_of(params, Const(phase, 1), elements.sequence), active, y=elements.y)

@@ -10,7 +10,7 @@ from typing import Any
 
 from sterna.hw.parts.bits import signed_bits
 from sterna.model.checks import check_whole
-from sterna.model.profile import FixedPoint, NumericProfile
+from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.plan import StageKind, StagePlan
 
@@ -89,13 +89,10 @@ class Limits:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Limits:
         """Undo ``dataclasses.asdict``."""
-        profile: dict[str, Any] = {
-            name: FixedPoint(**value) if isinstance(value, dict) else value
-            for name, value in content["profile"].items()}
         program = tuple(StageLimits(**{**each, "kind": StageKind(each["kind"])})
                         for each in content["program"])
-        return cls(**{**content, "profile": NumericProfile(**profile), "program": program,
-                      "shifts": tuple(content["shifts"])})
+        return cls(**{**content, "profile": NumericProfile.from_json(content["profile"]),
+                      "program": program, "shifts": tuple(content["shifts"])})
 
     def check(self, model: QuantizedModel) -> None:
         """Raise ValueError if a model is beyond these limits: it says which, and by how much."""

@@ -27,8 +27,8 @@ _READ_CYCLES = 4    # from a stage's index to the stage: a turn, the memory, a r
 
 
 def logit_layout(params: CoreParams) -> StructLayout:
-    """The logits of ``post_lanes`` tokens; ``last`` with those of the last token. Of sequences
-    that ask for no prediction, while others do, they mean nothing."""
+    """The logits of ``post_lanes`` tokens of a sequence that requested a prediction; ``last`` with
+    those of the last token."""
     return StructLayout({
         "sequence": range(max(params.sequences, 2)), "last": 1,
         "logits": ArrayLayout(signed(params.profile.logit.bits), params.post_lanes)})
@@ -193,8 +193,8 @@ class Core(wiring.Component):
 
     The sequences of a phase go through a token together: each weight word is used for all of them,
     one after the other. With two phases the vectors of one are normalised while those of the other
-    are multiplied. A phase begins a token when one of its sequences has one; the others stand still
-    for that time, whatever is computed in their place.
+    are multiplied. A phase begins a token when one of its sequences has one; idle sequences keep
+    their state, and results computed for them are discarded.
 
     Members
     -------

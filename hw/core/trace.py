@@ -1,10 +1,9 @@
-"""The trace port: every intermediate vector of the core, in the cycle in which it moves.
+"""The trace port: every intermediate vector of a core or network, in the cycle in which it moves.
 
 The port is made of lanes, streams without a ready: what ``valid`` shows must be taken. Nothing
-waits for the trace, so a core with it takes the same cycles as one without. Within a lane the
-words of a sequence come in the order of the program (:func:`sterna.hw.core.core_image.program`),
-which tells the tensor a word belongs to. Lanes show the sequences that run a token, not those that
-stand still meanwhile.
+waits for the trace, so a unit with it takes the same cycles as one without. Within a lane the words
+of a sequence come in the order of the stages (:func:`sterna.model.quantized.plan.plan`), which
+tells the tensor a word belongs to. Idle sequences show nothing.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ BATCH, NOISE, LR, DECAY = 30, 0.3, 1e-2, 0.01
 SEEDS = (0, 1, 2)
 SETS = {"JapaneseVowels": (1, 100), "BasicMotions": (5, 100), "ItalyPowerDemand": (6, 100),
         "GunPoint": (10, 300), "PickupGestureWiimoteZ": (8, 100)}
-"""Set by set, steps of time that are put together to a frame, and epochs. For those of one signal
-both were chosen by five-fold cross-validation of the recordings to train with."""
+"""Set by set, steps of time that make a frame, and epochs. Those of ItalyPowerDemand and GunPoint
+were chosen for the network by five-fold cross-validation of the recordings to train with."""
 DATA = Path(aeon.datasets.__file__).parent / "data"
 
 

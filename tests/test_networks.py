@@ -527,6 +527,7 @@ def test_the_commands_refuse_what_is_for_the_other_kind_of_model(
         capsys, "run", model, table)
     assert "micro: a language model, which takes no frames" in refusal(
         capsys, "run", "micro", table)
+    assert "cocotb compares every tensor anyway" in refusal(capsys, "simulate", model, "--trace")
     assert "--target is for language models" in refusal(
         capsys, "report", model, "--target", "ecp5-85k")
     assert not output.exists()

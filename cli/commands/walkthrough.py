@@ -118,7 +118,7 @@ def _demo_network(
     result.add("Verilog", f"network with {params.rows} x {params.cols} array, "
                f"{emitted.verilog_path.read_text().count(chr(10)):,} lines written; "
                f"{cycles.period:,g} cycles a frame", None, 0)
-    # With a trace port what is simulated is not quite what was written, so that runs all.
+    # The unit with a trace port is not the one that was written, which therefore runs all of them.
     runs: list[tuple[list[np.ndarray], str, dict[str, Any]]] = [
         (frames[:_PAUSED], "with pauses, resets and extremes: every tensor", dict(sizes)),
         (frames, "all of them, one after the other: results",

@@ -148,7 +148,7 @@ class RegisterUnit(wiring.Component):
     ) -> None:
         self.params = params = unit.params
         self.bus, self.unit = bus, unit
-        self._sends, self._takes = sends, takes
+        self.sends, self.takes = sends, takes
         self.reader = AxiReader(
             AxiReadParams(params.port_bits, address_bits=_BASE_BITS),
             params.address_bits) if params.port_bits else None
@@ -173,8 +173,8 @@ class RegisterUnit(wiring.Component):
         self._resets, self._keeps = Signal(init=bool(self.reader)), Signal()
         self._base = Signal(_BASE_BITS)
         self._send, self._taken = Signal(), [Signal(name=f"take{index}")
-                                             for index in range(len(self._takes))]
-        kept = [each.prefix.lower() for each in self._takes if each.is_optional]
+                                             for index in range(len(self.takes))]
+        kept = [each.prefix.lower() for each in self.takes if each.is_optional]
         control = Cat(self._resets, *([self._keeps] if kept else []))
         found = [
             Register("MAGIC", "the letters STRN", 32, Const(MAGIC, 32)),
@@ -195,15 +195,15 @@ class RegisterUnit(wiring.Component):
                 *(Register(f"BASE_{name}", f"{name.lower()} bits of the image's address in memory, "
                            "a multiple of 4096", len(part), part, part)
                   for name, part in (("LOW", self._base[:32]), ("HIGH", self._base[32:])))]
-        self._word = Signal(self._sends.stream.payload.shape())
-        parts = list(self._sends.parts(self._word))
+        self._word = Signal(self.sends.stream.payload.shape())
+        parts = list(self.sends.parts(self._word))
         self._beyond = Signal(len(parts))
         found += [Register(name, meaning, bits, written=part, beyond=self._beyond[index])
                   for index, (name, meaning, bits, part) in enumerate(parts)]
         found.append(Register(
-            f"{self._sends.prefix}_SEND", f"a write sends {self._sends.word}", 1,
+            f"{self.sends.prefix}_SEND", f"a write sends {self.sends.word}", 1,
             strobe=self._send))
-        for each, taken in zip(self._takes, self._taken, strict=True):
+        for each, taken in zip(self.takes, self._taken, strict=True):
             found += [Register(name, meaning, bits, part)
                       for name, meaning, bits, part in each.parts(each.stream.payload)]
             found.append(Register(f"{each.prefix}_TAKE", "a write takes it", 1, strobe=taken))
@@ -211,7 +211,7 @@ class RegisterUnit(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        unit, reader, stream = self.unit, self.reader, self._sends.stream
+        unit, reader, stream = self.unit, self.reader, self.sends.stream
         m.submodules.registers = registers = _RegisterFile(self.registers)
         _CONNECT[self.bus](m, self, registers)
 
@@ -226,7 +226,7 @@ class RegisterUnit(wiring.Component):
         sends, fits, refused, waits = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
             fits.eq(~self._beyond.any() & Cat(
-                self._word[name] < limit for name, limit in self._sends.below.items()).all()),
+                self._word[name] < limit for name, limit in self.sends.below.items()).all()),
             sends.eq(self._send & fits & ~waits & ~held), stream.valid.eq(waits)]
         with m.If(sends):
             m.d.sync += [waits.eq(1), stream.payload.eq(self._word)]
@@ -234,7 +234,7 @@ class RegisterUnit(wiring.Component):
             m.d.sync += waits.eq(0)
         offered = {}
         missed = self._send & ~sends
-        for each, taken in zip(self._takes, self._taken, strict=True):
+        for each, taken in zip(self.takes, self._taken, strict=True):
             valid, keeps = each.stream.valid, self._keeps if each.is_optional else 1
             m.d.comb += each.stream.ready.eq(taken | ~Value.cast(keeps))
             offered[each.prefix] = valid & keeps

@@ -51,7 +51,8 @@ def _header(unit: RegisterUnit, module: str) -> str:
         lines += [*(f"#define STERNA_STATUS_{name} {status.value}u"
                     for name, status in ImageStatus.__members__.items()), ""]
     lines.append("#define STERNA_CONTROL_RESET 0x1u")
-    lines += ["#define STERNA_CONTROL_LOGITS 0x2u"] if "LOGITS" in unit.events else []
+    lines += [f"#define STERNA_CONTROL_{each.prefix} 0x2u"
+              for each in unit.takes if each.is_optional]
     return "\n".join([*lines, "", "#endif", ""])
 
 

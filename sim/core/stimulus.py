@@ -85,7 +85,7 @@ class CoreStimulus:
                    for _ in range(params.sequences)]
         runs: list[list[int]] = [[] for _ in oracles]
         found: list[list[SequenceAnswer]] = []
-        names = tensor_names(self._model)
+        names = tensor_names(self._model) if params.trace else []
         for phase in phases:
             self._check(phase)
             found.append([])

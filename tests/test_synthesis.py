@@ -34,7 +34,7 @@ QUANT_LANES = 4
 # What stands side by side has one entry here: its numbers are left out.
 _STYLES = {
     MemoryStyle.LUT: "cells.queue cells.tags logit_queue.storage post.scales_2 "
-                     "products.queue.storage token_queue.storage",
+                     "products.queue.storage sequences.token_queue.storage",
     MemoryStyle.LOGIC: "cells.glu.sigmoid.rom cells.mlgru.candidate.rom cells.mlgru.forget.rom "
                        "cells.mlgru.gate.rom norm.table_.corrections norm.table_.small_ "
                        "sampler.weight.rom stages vectors.largest",

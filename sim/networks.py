@@ -11,20 +11,24 @@ from typing import Any
 import numpy as np
 
 from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.linear_image import pack_image
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts, pack_words
 from sterna.hw.layers.documents import patience, vector_values
+from sterna.hw.layers.emit import layer_image
 from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.layers.network_product import NETWORK
 from sterna.hw.testbench.job import Job, Phase, PhaseResult
 from sterna.hw.testbench.scoreboard import Checks, ExpectedTensor, ScoredPhase, check_phase
 from sterna.hw.testbench.stimulus import last_flags
 from sterna.model.checks import one_of
+from sterna.model.layers.layer import NetworkLayer
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison
 from sterna.sim.bench.cpp_bench import run_in_cpp
 from sterna.sim.bench.runner import Engine, Simulator, check_simulator, run_on, work_folder
 from sterna.sim.bench.waves import check_waves, with_views
+from sterna.sim.core.memory import ImageMemory, behind_memory
 from sterna.sim.core.reference import record_activations, tensor_names
 from sterna.sim.core.trace import TracedStep, check_trace, monitored_lanes
 from sterna.sim.reports import PhaseReport, SimulationReport
@@ -84,6 +88,10 @@ def simulate_network(
             emitted = emit_verilog(model, NETWORK.name, folder / NETWORK.name,
                                    trace=engine is Engine.COCOTB, **sizes)
         emitted = prepare(emitted, folder)
+        if emitted.params.port_bits:
+            image = pack_image(layer_image(NetworkLayer(model), emitted.params))
+            emitted = behind_memory(
+                emitted, ImageMemory(emitted.params, image), folder / "network_and_memory")
         frames = [model.entry.array(each, ["length"]) for each in recordings]
         if not frames:
             raise ValueError("there must be at least one recording")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed
-from amaranth.lib import memory, stream, wiring
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
+from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.block_memory import read_block_rom
 from sterna.hw.core.core_image import CoreImage
 from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.datapath import Datapath
-from sterna.hw.core.image_reader import ImageReader, ImageStatus
+from sterna.hw.core.datapath import READ_CYCLES, Datapath
 from sterna.hw.core.products import sequence_of
 from sterna.hw.core.sampler import TokenSampler
 from sterna.hw.core.sequences import Sequences, prompt_layout, token_layout
@@ -22,8 +21,6 @@ from sterna.hw.parts.pipeline import Pipeline
 from sterna.model.quantized.plan import StageKind
 
 __all__ = ["Core", "logit_layout"]
-
-_READ_CYCLES = 4    # from a stage's index to the stage: a turn, the memory, a register
 
 
 def logit_layout(params: CoreParams) -> StructLayout:
@@ -215,15 +212,12 @@ class Core(wiring.Component):
         self.path = Datapath(image)
         self.sequences, self.embedder = Sequences(params), Embedder(image)
         self.sampler = TokenSampler(params)
-        self.reader = ImageReader(params) if params.port_bits else None
         super().__init__({
             "prompts": In(stream.Signature(prompt_layout(params))),
             "tokens": Out(stream.Signature(token_layout(params))),
             "logits": Out(stream.Signature(logit_layout(params))),
             **({"taps": Out(trace_layout(params))} if params.trace else {}),
-        } | ({name: self.reader.signature.members[name] for name in (
-                "reads", "data", "failed", "status")}
-             if self.reader else {}))
+            **self.path.port_members})
 
     def elaborate(self, platform):
         m = Module()
@@ -239,11 +233,11 @@ class Core(wiring.Component):
         wiring.connect(m, sequences.tokens, wiring.flipped(self.tokens))
         wiring.connect(m, sampler.choices, sequences.choices)
         m.d.comb += [
-            sequences.is_open.eq(self._is_running()),
+            sequences.is_open.eq(path.is_running),
             cells.active.eq(sequences.active), cells.starts.eq(sequences.starts),
             sequences.owner.eq(embedder.owner), embedder.token.eq(sequences.token)]
-        programs = self._programs(m)
-        path.choose_jobs(m, [self._phase(m, phase, *each) for phase, each in enumerate(programs)])
+        path.choose_jobs(m, [self._phase(m, phase, *each)
+                             for phase, each in enumerate(path.programs(m))])
         word = Signal(logit_layout(params))
         m.d.comb += [
             word.sequence.eq(sequence_of(params, results.tag.phase, results.tag.sequence)),
@@ -251,55 +245,14 @@ class Core(wiring.Component):
             word.logits.eq(results.logits),
         ]
         path.queue_results(
-            m, self.logits, word, sequences.predicts.bit_select(word.sequence, 1),
-            self._is_running())
-        if self.reader:
-            self._read_image(m)
+            m, self.logits, word, sequences.predicts.bit_select(word.sequence, 1))
+        if path.reader:
+            path.read_image(m, self)
+            wiring.connect(m, embedder.tokens, path.reader.tokens)
+            wiring.connect(m, path.reader.rows, embedder.rows)
         if params.trace:
             show_taps(m, path, self.taps, sequences.active, sequences.predicts)
         return m
-
-    def _is_running(self):
-        return self.reader.status == ImageStatus.RUNNING if self.reader else Const(1)
-
-    def _read_image(self, m):
-        m.submodules.reader = reader = self.reader
-        products, post = self.path.products, self.path.post
-        for name in ("reads", "data"):
-            wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(reader, name))
-        wiring.connect(m, self.embedder.tokens, reader.tokens)
-        wiring.connect(m, reader.rows, self.embedder.rows)
-        m.d.comb += [
-            reader.failed.eq(self.failed), self.status.eq(reader.status),
-            products.fill.eq(reader.weights), post.fill.eq(reader.headers),
-            reader.word_used.eq(products.word_used), reader.header_used.eq(post.header_used),
-        ]
-
-    def _programs(self, m):
-        """For each phase the index of its next stage, and that stage, ``_READ_CYCLES`` later."""
-        params = self.params
-        layout = params.stage_layout
-        m.submodules.stages = rom = memory.Memory(
-            shape=layout, depth=max(params.stages, 2),
-            init=[] if self.reader else [layout.from_bits(word) for word in self.image.stages])
-        read = rom.read_port()
-        if self.reader:
-            write = rom.write_port()
-            m.d.comb += [write.addr.eq(self.reader.stage_index), write.data.eq(self.reader.stage),
-                         write.en.eq(self.reader.stage_valid)]
-        # Two phases read in turns.
-        turn = Signal()
-        m.d.sync += turn.eq(~turn if params.phases > 1 else 0)
-        programs = []
-        for phase in range(params.phases):
-            index = Signal(range(max(params.stages, 2)), name=f"index{phase}")
-            following = Signal(layout, name=f"following{phase}", reset_less=True)
-            programs.append((index, following))
-            with m.If(turn == (phase + 1) % params.phases):
-                m.d.sync += following.eq(read.data)
-        m.d.comb += [
-            read.addr.eq(Array(index for index, _ in programs)[turn]), read.en.eq(1)]
-        return programs
 
     def _phase(self, m, phase, index, following):
         """The rounds of a phase; return whether its next stage has its vectors."""
@@ -310,15 +263,15 @@ class Core(wiring.Component):
         complete = self.path.complete(m, phase)
         m.d.comb += sampler.stages[phase].eq(self.path.work_on(m, phase, complete, following))
         # Whether the following stage has been read since the index changed.
-        rested = Signal(range(_READ_CYCLES + 1), name=f"rested{phase}")
+        rested = Signal(range(READ_CYCLES + 1), name=f"rested{phase}")
         with m.If(complete):
             m.d.sync += rested.eq(0)
-        with m.Elif(rested != _READ_CYCLES):
+        with m.Elif(rested != READ_CYCLES):
             m.d.sync += rested.eq(rested + 1)
         is_head = following.kind == StageKind.HEAD
         m.d.comb += [
             each.begins.eq(
-                (rested == _READ_CYCLES) & ~running & each.waits & self.sequences.room),
+                (rested == READ_CYCLES) & ~running & each.waits & self.sequences.room),
             each.embedded.eq(embedder.done & (embedder.phase == phase)),
             each.ended.eq((complete & is_head & ~each.predicts)
                           | (choices.sampled & (choices.phase == phase)
@@ -338,7 +291,7 @@ class Core(wiring.Component):
                          embedder.jobs.payload.chunks.eq(following.chunks)]
         m.d.sync += embeds.eq((each.begins | embeds) & ~(
             embedder.jobs.ready & (embedder.jobs.payload.phase == phase)))
-        if self.reader:
-            m.d.comb += [self.reader.begins.eq(each.begins),
-                         self.reader.predicts.eq(each.will_predict)]
+        if self.path.reader:
+            m.d.comb += [self.path.reader.begins.eq(each.begins),
+                         self.path.reader.predicts.eq(each.will_predict)]
         return wanted

@@ -10,10 +10,7 @@ from sterna.hw.core.geometry import POST_LANES, Geometry
 from sterna.hw.core.limits import Limits
 from sterna.model.quantized.plan import StageKind
 
-__all__ = ["IMAGE_HEADER_BITS", "CoreParams"]
-
-IMAGE_HEADER_BITS = 512
-"""Bits of what an image begins with, see :mod:`sterna.hw.core.linear_image`."""
+__all__ = ["CoreParams"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +79,6 @@ class CoreParams(Geometry):
     # Words of the port -------------------------------------------------------------
 
     @property
-    def image_header_parts(self) -> int:
-        """Words of the port for what an image begins with."""
-        return self._parts(IMAGE_HEADER_BITS)
-
-    @property
     def element_bits(self) -> int:
         """Bits of an element of the embedding in the image: 8, or 16, or 32."""
         return 8 << (-(-self.limits.embedding_bits // 8) - 1).bit_length()
@@ -96,11 +88,6 @@ class CoreParams(Geometry):
         return self._parts(self.groups(width) * self.rows * self.element_bits)
 
     @property
-    def address_bits(self) -> int:
-        """Bits of the address of a word of the largest image, and of a number of words."""
-        words = (self.image_header_parts + self.stages * self.stage_parts
-                 + self.most_biases * self.row_beats * self.header_parts
-                 + self.most_weights * self.weight_parts
-                 + self.vocab * self.row_parts(self.width) + 2)
-        return words.bit_length()
+    def table_parts(self) -> int:
+        return self.vocab * self.row_parts(self.width)
 

@@ -13,7 +13,8 @@ from sterna.hw.core.core_image import CoreImage, build_image
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.cycle_model import cycles_per_token
 from sterna.hw.core.limits import Limits
-from sterna.hw.core.linear_image import pack_image
+from sterna.hw.core.image_reader import port_section
+from sterna.hw.core.linear_image import IMAGE_FILE, image_text
 from sterna.hw.core.program import place_stages
 from sterna.hw.core.registers import Bus, StreamRegisters
 from sterna.hw.core.registers_product import register_design
@@ -31,8 +32,6 @@ from sterna.model.quantized.integer import IntegerModel
 __all__ = ["CORE", "CORE_MODULE", "core_design", "core_params", "patience", "prompt_words"]
 
 CORE_MODULE = "matmul_free_core"
-
-_IMAGE = "image.hex"
 
 
 def core_params(
@@ -66,7 +65,7 @@ def core_design(model: QuantizedModel, params: CoreParams) -> UnitDesign:
                  f"{params.sequences} sequence{'s' if params.sequences > 1 else ''}."),
         sections=_sections(image),
         extra=_extra(image),
-        extra_files={_IMAGE: _image_text(image)} if params.port_bits else {})
+        extra_files={IMAGE_FILE: image_text(image)} if params.port_bits else {})
 
 
 def _extra(image: CoreImage) -> dict[str, Any]:
@@ -84,20 +83,12 @@ def _extra(image: CoreImage) -> dict[str, Any]:
     return extra | trace_extra(params)
 
 
-def _image_text(image: CoreImage) -> str:
-    """The image for ``$readmemh``."""
-    data, size = pack_image(image), image.params.port_bits // 8
-    return "".join(f"{int.from_bytes(data[at:at + size], 'little'):0{2 * size}x}\n"
-                   for at in range(0, len(data), size))
-
-
 def _sections(image: CoreImage) -> str:
     params, vocab = image.params, len(image.embedding)
     sections = [_USE, _LOGITS.format(
         words=params.logit_beats(vocab), lanes=params.post_lanes, vocab=vocab)]
     if params.port_bits:
-        sections.append(_PORT.format(
-            file=_IMAGE, bits=params.port_bits, patience=params.patience))
+        sections.append(port_section(params))
     if params.trace:
         sections.append(trace_section(params))
     return "\n".join(sections)
@@ -126,17 +117,6 @@ _LOGITS = """\
 After each token with a prediction come {words} words of {lanes} logits, lowest token first; those
 from token {vocab} on mean nothing. The core waits until they are taken: tie `logits__ready` to 1 if
 you do not look at them.
-"""
-
-_PORT = """\
-## Memory
-
-The core reads its model from a memory of {bits} bits: `reads` asks for `count` words from `address`
-on, `data` takes them in that order. `{file}` (for `$readmemh`) has all of them, from address 0 on;
-any image of a model within the limits in `params.json` will do. After a reset the core reads the
-image once and checks it: `status` says what became of that. High on `failed`, or {patience} cycles
-without an answer, stop it until the next reset. Reset the memory's port with the core: what it
-still sends for an older request would be taken for the new one.
 """
 
 _PROMPT, _TOKENS = 2, 3
@@ -232,10 +212,7 @@ _PROMPT_MEANINGS: Mapping[str, str] = MappingProxyType({
 def core_register_design(
     model: QuantizedModel, params: CoreParams, bus: Bus, name: str,
 ) -> UnitDesign:
-    """Design a core behind registers; ``name`` is the module's. ValueError if it has a port that no
-    AXI4 bus has."""
-    if params.port_bits and not 32 <= params.port_bits <= 512:
-        raise ValueError(f"an AXI4 bus has 32 to 512 bits: --port-bits is {params.port_bits}")
+    """Design a core behind registers; ``name`` is the module's."""
     design = core_design(model, params)
     core = design.component
     prompts = StreamRegisters(
@@ -245,7 +222,7 @@ def core_register_design(
         design, bus, name, prompts, [
             StreamRegisters("TOKEN", core.tokens, "a generated token"),
             StreamRegisters("LOGITS", core.logits, "a word of logits", is_optional=True)],
-        _CORE_USE + (_BUS_MEMORY if params.port_bits else ""))
+        _CORE_USE)
 
 
 _CORE_USE = """\
@@ -259,17 +236,6 @@ _CORE_USE = """\
   waits, and a `TAKE` while nothing waits: nothing is sent or taken.
 - While bit 0 of `CONTROL` is 1 the core is in reset. Afterwards every text begins anew.
 """
-
-_BUS_MEMORY = """
-## Memory
-
-The core reads its model as an AXI4 master, in bursts of at most 4 KB. It begins in reset: put the
-image into memory (`image.hex`, or what `sterna pack` writes), its address into `BASE_LOW` and
-`BASE_HIGH`, and 0 into `CONTROL`. `STATUS` becomes 1 (`RUNNING`) if the image is whole and for this
-core, another number if not. For another image write 1 to `CONTROL` and begin again: words that
-were asked for are waited for.
-"""
-
 
 CORE = UnitSpec(
     "core", "the whole model", CORE_MODULE, core_params, core_design, None, tokens=64,

@@ -18,6 +18,7 @@ from fractions import Fraction
 from typing import Any
 
 from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.datapath import READ_CYCLES
 from sterna.hw.core.geometry import ADDED, LEAVES, Geometry
 from sterna.hw.core.logit_weight import LogitWeight
 from sterna.hw.core.program import Stage, place_stages
@@ -25,14 +26,13 @@ from sterna.hw.core.request import Request
 from sterna.model.quantized.plan import StageKind, StagePlan
 
 __all__ = [
-    "STEADY_TOKENS", "CoreCycles", "Machine", "MemoryTiming", "Use", "cycles_per_token",
-    "run_cycles", "steady_uses"]
+    "STEADY_TOKENS", "CoreCycles", "Machine", "MemoryTiming", "Reader", "Use",
+    "cycles_per_token", "run_cycles", "steady_uses"]
 
 STEADY_TOKENS = 4
 """Tokens of each sequence that :func:`steady_uses` takes."""
 
 _ACT_STEPS = 6      # of Norm: from reading a chunk to its activations
-_READ_CYCLES = 4    # of the next stage
 _DECODE_STEPS = 5 + 2   # from a word of the port to its weights in the ring, and known to be there
 
 
@@ -128,7 +128,7 @@ class _Phase:
     embeds: bool = False
     waits: bool = False
     complete: int = 0
-    rested: int = _READ_CYCLES
+    rested: int = READ_CYCLES
 
 
 @dataclass(slots=True)
@@ -171,7 +171,9 @@ class Machine(ABC):
         self.phases = [_Phase(stages[0]) for _ in range(params.phases)]
         self.last_phase = 0
         self.result = CoreCycles(stages, [[] for _ in range(params.sequences)])
-        self.reader: _Reader | None = None
+        self.embedder: Any = None
+        self.reader: Reader | None = None
+        self.rounds = 0     # of phases and of the reader, that came to their last stage
         self.norm, self.products, self.post = _Norm(self), _Products(self), _Post(self)
         self.cells = _Cells(self)
 
@@ -205,6 +207,19 @@ class Machine(ABC):
         self.later(1, self.give_job, chosen)
         return chosen
 
+    def rest(self) -> None:
+        """Let the reader read ahead until its ring is full, and begin to count then."""
+        words, reader = -1, self.reader
+        assert reader is not None
+        while words != self.result.words or reader.asked:
+            words = self.result.words
+            for _ in range(reader.memory.latency + 16):
+                reader.step()
+                self.end_cycle()
+                self.cycle += 1
+        # All that was asked for has come and gone through, so time may begin anew.
+        self.cycle = self.result.words = reader.clock = 0
+
     @abstractmethod
     def give_head(self, phase: int, sequence: int, last: bool) -> None:
         """In this cycle the post-processor takes a beat of a head."""
@@ -223,12 +238,11 @@ class _Model(Machine):
         self.is_free = False    # the sequence of that prompt
         self.busy = [False] * params.sequences  # as of the cycle before
         self.sampler = _Sampler(self)
-        self.reader = _Reader(self, memory) if params.port_bits else None
-        self.embedder: Any = (_PortEmbedder if params.port_bits else _Embedder)(self)
+        self.embedder = (_PortEmbedder if params.port_bits else _Embedder)(self)
+        self.reader = Reader(self, memory) if params.port_bits else None
         self.prompts: deque[_Prompt] = deque()
         self.tokens = 0     # yet to be given
         self.skipped = 0    # cycles that were leapt over
-        self.rounds = 0     # of phases and of the reader, that came to their head
 
     def run(self, prompts: deque[_Prompt], tokens: int) -> CoreCycles:
         """Run until so many tokens have been given."""
@@ -262,19 +276,6 @@ class _Model(Machine):
         self.products.decide(0)
         self.result.cycles = self.cycle + self.skipped
         return self.result
-
-    def rest(self) -> None:
-        """Let the reader read ahead until its ring is full, and begin to count then."""
-        words, reader = -1, self.reader
-        assert reader is not None
-        while words != self.result.words or reader.asked:
-            words = self.result.words
-            for _ in range(reader.memory.latency + 16):
-                reader.step()
-                self.end_cycle()
-                self.cycle += 1
-        # All that was asked for has come and gone through, so time may begin anew.
-        self.cycle = self.result.words = reader.clock = 0
 
     # Sequences -------------------------------------------------------------------------
 
@@ -314,19 +315,19 @@ class _Model(Machine):
     def _step_phase(self, index: int, phase: _Phase) -> bool:
         """Whether a phase asks for its next stage."""
         if phase.running and phase.complete != self.params.batch and self.sampler.given is None:
-            phase.rested = min(phase.rested + 1, _READ_CYCLES)
+            phase.rested = min(phase.rested + 1, READ_CYCLES)
             return phase.waits
         own = self.own(index)
         following = self.program[phase.index]
         all_complete = phase.complete == self.params.batch
-        begins = (phase.rested == _READ_CYCLES and not phase.running
+        begins = (phase.rested == READ_CYCLES and not phase.running
                   and any(each.waiting and each.known <= self.cycle for each in own))
         given = self.sampler.given
         ended = (all_complete and following.kind is StageKind.HEAD
                  and not any(each.predicts for each in own)) or (
             given is not None and divmod(given, self.params.batch) == (
                 index, self.params.batch - 1))
-        phase.rested = 0 if all_complete else min(phase.rested + 1, _READ_CYCLES)
+        phase.rested = 0 if all_complete else min(phase.rested + 1, READ_CYCLES)
         if all_complete:
             phase.complete = 0
             phase.stage = following
@@ -707,6 +708,7 @@ class _PortEmbedder(_Component):
         super().__init__(model)
         self.asks = self.comes = False
         self.asked = self.sequence = self.word = self.words = self.part = 0
+        self.row_words = model.params.row_parts(model.program[0].plan.columns)
 
     def step(self, asks: list[int]) -> int | None:
         """The phase whose job is taken."""
@@ -752,25 +754,24 @@ class _PortEmbedder(_Component):
             self.comes = self.sequence != params.batch
 
 
-class _Reader(_Component):
+class Reader(_Component):
     """The image reader, once it has checked the image, and the memory behind it."""
 
-    model: _Model
     apart = frozenset({"model", "memory", "index", "left", "stage", "asked", "clock"})
 
-    def __init__(self, model: _Model, memory: MemoryTiming) -> None:
+    def __init__(self, model: Machine, memory: MemoryTiming) -> None:
         super().__init__(model)
         params = model.params
         self.memory = memory
         self.header_words = params.row_beats * params.header_parts
-        self.row_words = params.row_parts(model.program[0].plan.columns)
         self.rest = 0       # cycles before the next state
         self.next = self._after(1, self._load)
         self.index = self.left = 0
         self.stage = model.program[0]
         self.free_words = self.free_headers = params.ring
         self.enough = False
-        self.begun = self.has_head = False
+        # Without tokens every stage is of use.
+        self.begun = self.has_head = model.embedder is None
         self.asked: deque[tuple[int, int, bool]] = deque()  # cycle, words, whether of a row
         self.place = 0
         # When the memory may give the next word, in cycles times those that it gives in them.
@@ -812,25 +813,25 @@ class _Reader(_Component):
         return self._after(1, self._choose)
 
     def _choose(self):
-        is_head = self.stage.kind is StageKind.HEAD
-        if self.model.embedder.asks:
-            self.model.embedder.is_asked()
+        embedder, is_last = self.model.embedder, self.stage is self.model.program[-1]
+        if embedder and embedder.asks:
+            embedder.is_asked()
             return self._after(2, self._ask_row)
-        if is_head and self.begun and not self.has_head:
+        if is_last and self.begun and not self.has_head:
             return self._again()
-        if self.enough and (self.begun or not is_head):
+        if self.enough and (self.begun or not is_last):
             return self._group
         return self._choose
 
     def _again(self):
-        self.index, self.begun = 0, False
+        self.index, self.begun = 0, self.model.embedder is None
         self.model.rounds += 1
         return self._after(1, self._load)
 
     def _ask_row(self):
         if len(self.asked) == self.memory.requests:
             return self._ask_row
-        self.asked.append((self.model.cycle, self.row_words, True))
+        self.asked.append((self.model.cycle, self.model.embedder.row_words, True))
         return self._choose
 
     def _group(self):
@@ -844,7 +845,7 @@ class _Reader(_Component):
         self.left -= 1
         if self.left:
             return self._after(2, self._choose)
-        if stage.kind is StageKind.HEAD:
+        if stage is self.model.program[-1]:
             return self._again()
         self.index += 1
         return self._after(1, self._load)

@@ -1,11 +1,13 @@
-"""What a program runs on: a norm, the array, the post-processor, the cells, the residual stream."""
+"""What a program runs on: a norm, the array, the post-processor, the cells, the residual stream,
+and what reads it from a memory."""
 
 from __future__ import annotations
 
 from amaranth.hdl import Array, Cat, Const, Mux, Signal, Value
-from amaranth.lib import fifo, wiring
+from amaranth.lib import fifo, memory, wiring
 
 from sterna.hw.core.cells import Cells
+from sterna.hw.core.image_reader import ImageReader, ImageStatus
 from sterna.hw.core.norm import Norm
 from sterna.hw.core.post import Post
 from sterna.hw.core.products import Products
@@ -16,7 +18,11 @@ from sterna.hw.core.vectors import VectorStore
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.model.quantized.plan import StageKind
 
-__all__ = ["Datapath", "join_norm"]
+__all__ = ["READ_CYCLES", "Datapath", "join_norm"]
+
+READ_CYCLES = 4
+"""From the index of a stage to the stage, by :meth:`Datapath.programs`: a turn, the memory, a
+register."""
 
 
 def join_norm(m, norm, stores, sources):
@@ -56,8 +62,55 @@ class Datapath:
         has_cells = {StageKind.MLGRU, StageKind.GLU} & set(params.result_bits)
         self.cells = Cells(params, params.profile.sigmoid_table()) if has_cells else None
         self.residual = Residual(params) if params.vector_words else None
+        # With a port: of the image only ``params`` are used then.
+        self.reader = ImageReader(params) if params.port_bits else None
+        self.port_members = {name: self.reader.signature.members[name] for name in (
+            "reads", "data", "failed", "status")} if self.reader else {}
         # Of each phase the elements that begin a program, or a stage, and whether they are valid.
         self.vectors: list = []
+
+    @property
+    def is_running(self):
+        """Whether the program is there."""
+        return self.reader.status == ImageStatus.RUNNING if self.reader else Const(1)
+
+    def read_image(self, m, unit):
+        """Read the image through the port of a unit, which has ``port_members``."""
+        m.submodules.reader = reader = self.reader
+        products, post = self.products, self.post
+        for name in ("reads", "data"):
+            wiring.connect(m, wiring.flipped(getattr(unit, name)), getattr(reader, name))
+        m.d.comb += [
+            reader.failed.eq(unit.failed), unit.status.eq(reader.status),
+            products.fill.eq(reader.weights), post.fill.eq(reader.headers),
+            reader.word_used.eq(products.word_used), reader.header_used.eq(post.header_used),
+        ]
+
+    def programs(self, m):
+        """For each phase the index of its next stage, and that stage, ``READ_CYCLES`` later, from
+        a memory."""
+        params, layout = self.params, self.params.stage_layout
+        m.submodules.stages = rom = memory.Memory(
+            shape=layout, depth=max(params.stages, 2),
+            init=[] if self.reader else [layout.from_bits(word) for word in self.image.stages])
+        read = rom.read_port()
+        if self.reader:
+            write = rom.write_port()
+            m.d.comb += [write.addr.eq(self.reader.stage_index), write.data.eq(self.reader.stage),
+                         write.en.eq(self.reader.stage_valid)]
+        # Two phases read in turns.
+        turn = Signal()
+        m.d.sync += turn.eq(~turn if params.phases > 1 else 0)
+        programs = []
+        for phase in range(params.phases):
+            index = Signal(range(max(params.stages, 2)), name=f"index{phase}")
+            following = Signal(layout, name=f"following{phase}", reset_less=True)
+            programs.append((index, following))
+            with m.If(turn == (phase + 1) % params.phases):
+                m.d.sync += following.eq(read.data)
+        m.d.comb += [
+            read.addr.eq(Array(index for index, _ in programs)[turn]), read.en.eq(1)]
+        return programs
 
     def add_array(self, m):
         """Add array and post-processor; the latter takes the sums of the former."""
@@ -112,7 +165,7 @@ class Datapath:
                          unit.fresh.eq(taken), unit.fresh_phase.eq(phase)]
             wiring.connect(m, queue.head, unit.jobs)
 
-    def queue_results(self, m, port, word, wanted=1, is_open=1):
+    def queue_results(self, m, port, word, wanted=1):
         """Queue the results that leave, and are ``wanted``, at a port, and see to it that there is
         room for them. ``word`` is what the port shows of them."""
         depth, (_, _, comes) = self.params.logit_depth, self.leaving()
@@ -122,9 +175,9 @@ class Datapath:
         m.d.comb += [
             queue.w_data.eq(steps.register(word, "head")),
             queue.w_en.eq(steps.flags(comes & wanted, 1, "kept_head")[-1]),
-            port.valid.eq(queue.r_rdy & is_open),
+            port.valid.eq(queue.r_rdy & self.is_running),
             port.payload.eq(queue.r_data),
-            queue.r_en.eq(port.ready & is_open),
+            queue.r_en.eq(port.ready & self.is_running),
         ]
         # What nobody wants is gone as it comes; two may go in a cycle. What comes is counted a
         # cycle late, and one more may come until this is known.

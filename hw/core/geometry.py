@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from amaranth.hdl import ShapeLike, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
@@ -18,7 +19,11 @@ from sterna.model.checks import check_whole, one_of
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized.plan import StageKind
 
-__all__ = ["ADDED", "FRONT_STEPS", "LEAVES", "MAX_SLOTS", "POST_LANES", "Geometry"]
+__all__ = [
+    "ADDED", "FRONT_STEPS", "IMAGE_HEADER_BITS", "LEAVES", "MAX_SLOTS", "POST_LANES", "Geometry"]
+
+IMAGE_HEADER_BITS = 512
+"""Bits of what an image begins with, see :mod:`sterna.hw.core.linear_image`."""
 
 MAX_SLOTS = 3
 """Most matrices interleaved in a stage: f, c and g."""
@@ -247,6 +252,29 @@ class Geometry:
     def weight_parts(self) -> int:
         """Words of the port for a weight word."""
         return -(-self.rows * self.cols // self.port_trits)
+
+    @property
+    def image_header_parts(self) -> int:
+        """Words of the port for what an image begins with."""
+        return self._parts(IMAGE_HEADER_BITS)
+
+    @property
+    def table_parts(self) -> int:
+        """Words of the port for the largest table that comes behind the stages."""
+        return 0
+
+    @property
+    def address_bits(self) -> int:
+        """Bits of the address of a word of the largest image, and of a number of words."""
+        words = (self.image_header_parts + self.stages * self.stage_parts
+                 + self.most_biases * self.row_beats * self.header_parts
+                 + self.most_weights * self.weight_parts + self.table_parts + 2)
+        return words.bit_length()
+
+    @property
+    def constants(self) -> tuple[Any, ...]:
+        """Numbers of the model that are in the Verilog even with a port."""
+        return ()
 
     def _parts(self, bits: int) -> int:
         return -(-bits // self.port_bits)

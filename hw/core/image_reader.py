@@ -10,9 +10,9 @@ from amaranth.lib import enum, fifo, memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.core_params import IMAGE_HEADER_BITS, CoreParams
-from sterna.hw.core.geometry import Geometry
+from sterna.hw.core.geometry import IMAGE_HEADER_BITS, Geometry
 from sterna.hw.core.linear_image import (
+    IMAGE_FILE,
     MAGIC,
     TRITS_PER_BYTE,
     VERSION,
@@ -20,9 +20,10 @@ from sterna.hw.core.linear_image import (
     format_digest,
 )
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.model.quantized.plan import StageKind
 
-__all__ = ["ImageReader", "ImageStatus", "header_fill_layout", "read_layout", "weight_fill_layout"]
+__all__ = [
+    "ImageReader", "ImageStatus", "header_fill_layout", "port_section", "read_layout",
+    "weight_fill_layout"]
 
 _OUTSTANDING = 16
 """Requests whose words have not all come."""
@@ -49,7 +50,7 @@ class ImageStatus(enum.Enum, shape=3):  # type: ignore[call-arg]  # shape is for
     SILENT = 7      #: no word came for ``params.patience`` cycles
 
 
-def read_layout(params: CoreParams) -> StructLayout:
+def read_layout(params: Geometry) -> StructLayout:
     """A linear read: ``count`` words of the port from word ``address`` on."""
     return StructLayout({"address": params.address_bits, "count": params.address_bits})
 
@@ -70,8 +71,10 @@ def header_fill_layout(params: Geometry) -> StructLayout:
 
 class ImageReader(wiring.Component):
     """Reads the image: once all of it, to see whether it is whole, and its stages are kept; then
-    the groups of the stages again and again, as far ahead as there is room for, and the rows of
-    tokens when they are asked for.
+    the groups of the stages again and again, as far ahead as there is room for.
+
+    With an embedding, the rows of tokens when they are asked for, and the last stage, a head, only
+    for a token that predicts.
 
     Words come in the order of the requests, and never before they are asked for. What is not
     ``LOADING`` or ``RUNNING`` stays until the next reset.
@@ -89,15 +92,16 @@ class ImageReader(wiring.Component):
         What is read ahead.
     word_used, header_used : ``In(1)``
         A weight word is not needed any more; the header of a group.
-    begins, predicts : ``In(1)``
+    begins, predicts : ``In(1)``, with an embedding
         A token begins, and whether its head is needed.
-    tokens : ``In(stream.Signature(params.token_bits))``
-    rows : ``Out(stream.Signature(params.port_bits))``
+    tokens : ``In(stream.Signature(params.token_bits))``, with an embedding
+    rows : ``Out(stream.Signature(params.port_bits))``, with an embedding
         The words of the rows of these tokens.
     """
 
-    def __init__(self, params: CoreParams) -> None:
+    def __init__(self, params: Geometry) -> None:
         self.params = params
+        self._has_rows = params.limits.embedding_bits > 0
         super().__init__({
             "reads": Out(stream.Signature(read_layout(params))),
             "data": In(stream.Signature(params.port_bits)),
@@ -110,10 +114,9 @@ class ImageReader(wiring.Component):
             "headers": Out(header_fill_layout(params)),
             "word_used": In(1),
             "header_used": In(1),
-            "begins": In(1),
-            "predicts": In(1),
-            "tokens": In(stream.Signature(params.token_bits)),
-            "rows": Out(stream.Signature(params.port_bits)),
+            **({"begins": In(1), "predicts": In(1),
+                "tokens": In(stream.Signature(params.token_bits)),
+                "rows": Out(stream.Signature(params.port_bits))} if self._has_rows else {}),
         })
 
     def elaborate(self, platform):
@@ -150,7 +153,7 @@ class ImageReader(wiring.Component):
         crc = Signal(32, init=_ALL_ONES)
         taken = data.valid & (self.status == ImageStatus.LOADING)
         left = Signal(params.address_bits)
-        stages_left = Signal(range(params.stages + 1))
+        self._stages_left = stages_left = Signal(range(params.stages + 1))
         part = Signal(range(max(params.stage_parts, 2)))
         last_part = part == params.stage_parts - 1
         parts = Signal(params.stage_parts * port, reset_less=True)
@@ -206,7 +209,7 @@ class ImageReader(wiring.Component):
         """Ask for groups as there is room for them, and for rows before those."""
         params, reads = self.params, self.reads
         shape = StructLayout({
-            "is_head": 1, "tiles": range(params.tiles + 1),
+            "is_last": 1, "tiles": range(params.tiles + 1),
             "groups": range(params.most_headers + 1)})
         m.submodules.plan = store = memory.Memory(
             shape=shape, depth=max(params.stages, 2), init=[])
@@ -214,22 +217,19 @@ class ImageReader(wiring.Component):
         index = Signal(range(max(params.stages, 2)))
         m.d.comb += [
             write.addr.eq(self.stage_index), write.en.eq(self.stage_valid),
-            write.data.is_head.eq(self.stage.kind == StageKind.HEAD),
+            write.data.is_last.eq(~self._stages_left.any()),
             write.data.tiles.eq(self.stage.tiles), write.data.groups.eq(self.stage.headers),
             read.addr.eq(index), read.en.eq(1),
         ]
 
         first = Signal(params.address_bits)     # of the groups
         address = Signal.like(first)
-        row = Signal.like(first, reset_less=True)
-        token = Signal(params.token_bits, reset_less=True)
-        row_words = header.row[:params.row_parts(params.width).bit_length()]
         stage = Signal(shape, reset_less=True)
         count = Signal.like(first, reset_less=True)
         free_words = Signal(range(params.ring + 1), init=params.ring)
         free_headers = Signal(range(params.ring + 1), init=params.ring)
         enough = Signal()
-        begun, has_head = Signal(), Signal()
+        begun, has_head = (Signal(), Signal()) if self._has_rows else (Const(1), Const(1))
         asked = Signal()
         m.d.sync += [
             enough.eq((free_words >= stage.tiles) & free_headers.any()),
@@ -237,7 +237,9 @@ class ImageReader(wiring.Component):
             free_headers.eq(free_headers + self.header_used - asked),
         ]
         tag = tag_layout(params)(queue.w_data)
-        again = [index.eq(0), address.eq(first), begun.eq(0)]
+        again = [index.eq(0), address.eq(first)]
+        if self._has_rows:
+            again.append(begun.eq(0))
         with m.FSM(name="ask"):
             with m.State("LOADING"):
                 m.d.sync += [
@@ -256,27 +258,33 @@ class ImageReader(wiring.Component):
             with m.State("SETTLE"):     # until `enough` is of this stage, with the room left now
                 m.next = "CHOOSE"
             with m.State("CHOOSE"):
-                with m.If(self.tokens.valid & queue.w_rdy):
-                    m.d.comb += self.tokens.ready.eq(1)
-                    m.d.sync += token.eq(self.tokens.payload)
-                    m.next = "TOKEN"
-                with m.Elif(stage.is_head & begun & ~has_head):
-                    m.d.sync += again
-                    m.next = "READ"
-                with m.Elif(enough & queue.w_rdy & (~stage.is_head | begun)):
+                if self._has_rows:
+                    with m.If(self.tokens.valid & queue.w_rdy):
+                        m.d.comb += self.tokens.ready.eq(1)
+                        m.d.sync += token.eq(self.tokens.payload)
+                        m.next = "TOKEN"
+                    with m.Elif(stage.is_last & begun & ~has_head):
+                        m.d.sync += again
+                        m.next = "READ"
+                with (m.Elif if self._has_rows else m.If)(
+                        enough & queue.w_rdy & (~stage.is_last | begun)):
                     m.next = "GROUP"
-            with m.State("TOKEN"):
-                m.d.sync += row.eq(token * row_words)
-                m.next = "ROW"
-            with m.State("ROW"):
-                m.d.sync += row.eq(row + header.embedding)
-                m.next = "ASK_ROW"
-            with m.State("ASK_ROW"):
-                m.d.comb += [reads.valid.eq(1), reads.payload.address.eq(row),
-                             reads.payload.count.eq(header.row), tag.is_row.eq(1)]
-                with m.If(reads.ready):
-                    m.d.comb += queue.w_en.eq(1)
-                    m.next = "CHOOSE"
+            if self._has_rows:
+                row = Signal.like(first, reset_less=True)
+                token = Signal(params.token_bits, reset_less=True)
+                row_words = header.row[:params.row_parts(params.width).bit_length()]
+                with m.State("TOKEN"):
+                    m.d.sync += row.eq(token * row_words)
+                    m.next = "ROW"
+                with m.State("ROW"):
+                    m.d.sync += row.eq(row + header.embedding)
+                    m.next = "ASK_ROW"
+                with m.State("ASK_ROW"):
+                    m.d.comb += [reads.valid.eq(1), reads.payload.address.eq(row),
+                                 reads.payload.count.eq(header.row), tag.is_row.eq(1)]
+                    with m.If(reads.ready):
+                        m.d.comb += queue.w_en.eq(1)
+                        m.next = "CHOOSE"
             with m.State("GROUP"):
                 m.d.comb += [reads.valid.eq(1), reads.payload.address.eq(address),
                              reads.payload.count.eq(count), tag.tiles.eq(stage.tiles)]
@@ -286,13 +294,14 @@ class ImageReader(wiring.Component):
                     m.next = "SETTLE_ROOM"
                     with m.If(stage.groups == 1):
                         m.d.sync += index.eq(index + 1)
-                        with m.If(stage.is_head):
+                        with m.If(stage.is_last):
                             m.d.sync += again
                         m.next = "READ"
             with m.State("SETTLE_ROOM"):
                 m.next = "SETTLE"
-        with m.If(self.begins):
-            m.d.sync += [begun.eq(1), has_head.eq(self.predicts)]
+        if self._has_rows:
+            with m.If(self.begins):
+                m.d.sync += [begun.eq(1), has_head.eq(self.predicts)]
 
     def _receive(self, m, header, queue):
         """Hand on what comes: to the rings, decoded, or as rows."""
@@ -302,15 +311,12 @@ class ImageReader(wiring.Component):
         most = max(params.header_parts, params.weight_parts, 2)
         part, beat = Signal(range(most)), Signal(range(max(params.row_beats, 2)))
         tile = Signal(range(max(params.tiles, 2)))
-        row_word = Signal(params.address_bits)
         in_weights = Signal()
         taken = Signal()
         last_part = part == Mux(in_weights, params.weight_parts - 1, params.header_parts - 1)
+        takes = ~tag.is_row | self.rows.ready if self._has_rows else 1
         m.d.comb += [
-            self.rows.valid.eq(data.valid & queue.r_rdy & tag.is_row),
-            self.rows.payload.eq(data.payload),
-            data.ready.eq((self.status == ImageStatus.LOADING)
-                          | (queue.r_rdy & (~tag.is_row | self.rows.ready))),
+            data.ready.eq((self.status == ImageStatus.LOADING) | (queue.r_rdy & takes)),
             taken.eq(data.valid & queue.r_rdy & ~tag.is_row),
         ]
         with m.If(taken):
@@ -322,11 +328,15 @@ class ImageReader(wiring.Component):
                 with m.If(tile == tag.tiles - 1):
                     m.d.comb += queue.r_en.eq(1)
                     m.d.sync += [tile.eq(0), beat.eq(0), in_weights.eq(0)]
-        with m.If(self.rows.valid & self.rows.ready):
-            m.d.sync += row_word.eq(row_word + 1)
-            with m.If(row_word == header.row - 1):
-                m.d.comb += queue.r_en.eq(1)
-                m.d.sync += row_word.eq(0)
+        if self._has_rows:
+            row_word = Signal(params.address_bits)
+            m.d.comb += [self.rows.valid.eq(data.valid & queue.r_rdy & tag.is_row),
+                         self.rows.payload.eq(data.payload)]
+            with m.If(self.rows.valid & self.rows.ready):
+                m.d.sync += row_word.eq(row_word + 1)
+                with m.If(row_word == header.row - 1):
+                    m.d.comb += queue.r_en.eq(1)
+                    m.d.sync += row_word.eq(0)
 
         word, header_word = Signal(self.weights.address.shape()), Signal(
             self.headers.address.shape())
@@ -347,6 +357,24 @@ class ImageReader(wiring.Component):
         m.d.comb += self.headers.bits.eq(steps.delay(data.payload, 1, "headers_bits"))
 
 
+def port_section(params: Geometry) -> str:
+    """What the README of a folder says of the port; empty without one."""
+    return _PORT.format(file=IMAGE_FILE, bits=params.port_bits,
+                        patience=params.patience) if params.port_bits else ""
+
+
+_PORT = """\
+## Memory
+
+The unit reads its model from a memory of {bits} bits: `reads` asks for `count` words from `address`
+on, `data` takes them in that order. `{file}` (for `$readmemh`) has all of them, from address 0 on;
+any image of a model within the limits in `params.json` will do. After a reset the unit reads the
+image once and checks it: `status` says what became of that. High on `failed`, or {patience} cycles
+without an answer, stop it until the next reset. Reset the memory's port with the unit: what it
+still sends for an older request would be taken for the new one.
+"""
+
+
 def header_layout() -> StructLayout:
     """:class:`~sterna.hw.core.linear_image.ImageHeader` in bits."""
     names = [field.name for field in fields(ImageHeader)]
@@ -354,7 +382,7 @@ def header_layout() -> StructLayout:
         dict.fromkeys(names, 32) | {"unused": IMAGE_HEADER_BITS - 32 * len(names)})
 
 
-def tag_layout(params: CoreParams) -> StructLayout:
+def tag_layout(params: Geometry) -> StructLayout:
     return StructLayout({"is_row": 1, "tiles": range(params.tiles + 1)})
 
 

@@ -6,7 +6,7 @@ Everything is little-endian, in words of ``port_bits``:
 - the stages;
 - for each group of rows of each stage its biases and numbers of -1 weights, then its weights,
   five in a byte;
-- the embedding, a row for each token, whose elements have 8, 16 or 32 bits;
+- of a language model the embedding, a row for each token, whose elements have 8, 16 or 32 bits;
 - in the last 32 bits the CRC-32 of all before them.
 
 Every item begins with a word of the port.
@@ -22,15 +22,20 @@ from dataclasses import asdict, astuple, dataclass
 import numpy as np
 
 from sterna.hw.core.core_image import CoreImage
-from sterna.hw.core.core_params import IMAGE_HEADER_BITS, CoreParams
+from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.geometry import IMAGE_HEADER_BITS, Geometry
+from sterna.hw.core.program import ProgramImage
 from sterna.hw.parts.bits import elements_of, from_ints, to_bits, to_ints
 from sterna.model.config import ModelConfig
 from sterna.model.quantized.plan import shape_of
 from sterna.model.quantized.records import language_model
 
 __all__ = [
-    "MAGIC", "TRITS_PER_BYTE", "VERSION", "ImageHeader", "format_digest", "pack_image",
-    "read_image"]
+    "IMAGE_FILE", "MAGIC", "TRITS_PER_BYTE", "VERSION", "ImageHeader", "format_digest",
+    "image_text", "pack_image", "read_image"]
+
+IMAGE_FILE = "image.hex"
+"""The words behind the port of an emitted unit."""
 
 MAGIC = int.from_bytes(b"STRN", "little")
 """What an image begins with."""
@@ -53,7 +58,7 @@ class ImageHeader:
     ``digest``: :func:`format_digest` of the core. ``words``: of the port, in the whole image.
     ``embedding``: the word where the row of token 0 begins. ``row``: words of a row.
     ``test``: :func:`~sterna.hw.core.core_image.text_checksum` of the model. The others are counts
-    of the model.
+    of the model. What a network over frames does not have is 0.
     """
 
     magic: int
@@ -63,11 +68,11 @@ class ImageHeader:
     embedding: int
     row: int
     stages: int
-    d: int
-    layers: int
-    dff: int
-    vocab: int
-    test: int
+    d: int = 0
+    layers: int = 0
+    dff: int = 0
+    vocab: int = 0
+    test: int = 0
 
     def to_bytes(self) -> bytes:
         return struct.pack("<12I16x", *astuple(self))
@@ -77,21 +82,22 @@ class ImageHeader:
         return cls(*struct.unpack_from("<12I16x", data))
 
 
-def format_digest(params: CoreParams) -> int:
+def format_digest(params: Geometry) -> int:
     """CRC-32 of all that says how an image is laid out: the limits, the size of the array, the
-    lanes and the port. Cores that differ in sequences, clusters or style take the same image.
+    lanes and the port; and of the constants that are not in it. Cores that differ in sequences,
+    clusters or style take the same image.
     """
     limits = params.limits
     formats = (
         *sorted(asdict(limits.profile).items()), [astuple(each) for each in limits.program],
         limits.shifts, limits.embedding_bits, params.rows, params.cols, params.post_lanes,
-        params.cell_lanes, params.quant_lanes, params.port_bits)
+        params.cell_lanes, params.quant_lanes, params.port_bits, *params.constants)
     return zlib.crc32(repr(formats).encode())
 
 
-def pack_image(image: CoreImage) -> bytes:
-    """Lay an image out for the port of its core: ``params.port_bits`` is not 0."""
-    params, config = image.params, shape_of(image.plan)
+def pack_image(image: ProgramImage) -> bytes:
+    """Lay an image out for a port: ``params.port_bits`` is not 0."""
+    params = image.params
     port = params.port_bits // 8
     stages = [params.stage_layout.from_bits(word) for word in image.stages]
     parts = [_padded(_to_bytes(image.stages, params.stage_layout.size), params.stage_parts * port)]
@@ -103,24 +109,37 @@ def pack_image(image: CoreImage) -> bytes:
         own = weights[stage.weight:][:stage.headers * stage.tiles]
         parts.append(np.concatenate([
             headers[stage.header:][:stage.headers], own.reshape(stage.headers, -1)], axis=1))
-    # Elements are widened to whole bytes.
-    size = params.limits.embedding_bits
-    words_of = [word for row in image.embedding for word in row]
-    elements = elements_of(from_ints(words_of, 0, params.post_lanes * size), size)
-    row = params.row_parts(config.d)
-    table = elements.reshape(config.vocab, -1).astype(f"<i{params.element_bits // 8}")
-    embedding = _padded(table.view(np.uint8), row * port)
-
     body = b"".join(part.tobytes() for part in parts)
     start = params.image_header_parts + len(body) // port
-    words = start + embedding.size // port + -(-_CRC_BYTES // port)
+    counts, table, row = {}, b"", 0
+    if isinstance(image, CoreImage):
+        config = shape_of(image.plan)
+        counts = {"d": config.d, "layers": config.layers, "dff": config.dff,
+                  "vocab": config.vocab, "test": image.test}
+        table, row = _embedding(image), image.params.row_parts(config.d)
+    words = start + len(table) // port + -(-_CRC_BYTES // port)
     header = ImageHeader(
-        MAGIC, VERSION, format_digest(params), words, start, row, len(stages), config.d,
-        config.layers, config.dff, config.vocab, image.test)
-    text = header.to_bytes().ljust(params.image_header_parts * port, b"\0")
-    text += body + embedding.tobytes()
+        MAGIC, VERSION, format_digest(params), words, start, row, len(stages), **counts)
+    text = header.to_bytes().ljust(params.image_header_parts * port, b"\0") + body + table
     text += bytes(words * port - len(text) - _CRC_BYTES)
     return text + zlib.crc32(text).to_bytes(_CRC_BYTES, "little")
+
+
+def _embedding(image: CoreImage) -> bytes:
+    """A row for each token, its elements widened to whole bytes."""
+    params, size = image.params, image.params.limits.embedding_bits
+    words = [word for row in image.embedding for word in row]
+    elements = elements_of(from_ints(words, 0, params.post_lanes * size), size)
+    table = elements.reshape(len(image.embedding), -1).astype(f"<i{params.element_bits // 8}")
+    row = params.row_parts(image.plan[0].columns) * params.port_bits // 8
+    return _padded(table.view(np.uint8), row).tobytes()
+
+
+def image_text(image: ProgramImage) -> str:
+    """Text of ``IMAGE_FILE``, for ``$readmemh``: a word of the port a line."""
+    data, size = pack_image(image), image.params.port_bits // 8
+    return "".join(f"{int.from_bytes(data[at:at + size], 'little'):0{2 * size}x}\n"
+                   for at in range(0, len(data), size))
 
 
 def read_image(data: bytes, params: CoreParams) -> CoreImage:
@@ -190,7 +209,7 @@ def _padded(data: np.ndarray, size: int) -> np.ndarray:
     return np.pad(data, ((0, 0), (0, size - data.shape[1])))
 
 
-def _digits_in_bytes(image: CoreImage) -> np.ndarray:
+def _digits_in_bytes(image: ProgramImage) -> np.ndarray:
     """Five weights to a byte, the first in the most significant digit; uint8 ``[words, bytes]``.
 
     The byte is the fraction of the digits in units of 1/256, rounded up: the digits are what

@@ -17,7 +17,11 @@ def register_design(
     takes: Sequence[StreamRegisters], use: str,
 ) -> UnitDesign:
     """Put the unit of a design behind registers, and say in its folder where they are; ``use`` is
-    how to go about it. The unit has no trace port: that has no register."""
+    how to go about it. The unit has no trace port: that has no register. ValueError if it has a
+    port that no AXI4 bus has."""
+    port = design.component.params.port_bits
+    if port and not 32 <= port <= 512:
+        raise ValueError(f"an AXI4 bus has 32 to 512 bits: --port-bits is {port}")
     component = RegisterUnit(design.component, bus, sends, takes)
     return replace(
         design, component=component, module=name, vectors=None,
@@ -71,7 +75,8 @@ def _sections(unit: RegisterUnit, module: str, use: str) -> str:
                      f"{each.meaning} |" for offset, each in _places(unit.registers))
     events = "\n".join(f"| {bit} | `{event}` | {meaning} |"
                        for bit, (event, meaning) in enumerate(unit.events.items()))
-    return _REGISTERS.format(module=module, rows=rows, events=events) + use
+    return (_REGISTERS.format(module=module, rows=rows, events=events) + use
+            + (_MEMORY if unit.reader else ""))
 
 
 _REGISTERS = """\
@@ -91,4 +96,14 @@ what can only be read are answered with an error, and change nothing.
 
 `irq` is high while `EVENTS` and `ENABLE` have a bit in common.
 
+"""
+
+_MEMORY = """
+## Memory
+
+The unit reads its model as an AXI4 master, in bursts of at most 4 KB. It begins in reset: put the
+image into memory (`image.hex`, or what `sterna pack` writes), its address into `BASE_LOW` and
+`BASE_HIGH`, and 0 into `CONTROL`. `STATUS` becomes 1 (`RUNNING`) if the image is whole and for this
+unit, another number if not. For another image write 1 to `CONTROL` and begin again: words that
+were asked for are waited for.
 """

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from sterna.hw.core.cycle_model import Machine
+from sterna.hw.core.cycle_model import Machine, MemoryTiming, Reader
 from sterna.hw.core.cycle_report import TokenCycles
 from sterna.hw.core.program import Stage
 from sterna.hw.layers.layer_params import LayerParams
@@ -95,8 +95,11 @@ class _Matrices(_Unit):
 
 
 class _Layer(_Unit):
-    def __init__(self, params: LayerParams) -> None:
+    def __init__(self, params: LayerParams, memory: MemoryTiming | None = None) -> None:
         super().__init__(params, params.post_lanes)
+        if params.port_bits:
+            self.reader = Reader(self, memory or MemoryTiming())
+            self.rest()
         self.own = self.words[0]
         self.total = params.vector_beats
         # From the last word to its vector's largest magnitude.
@@ -113,6 +116,8 @@ class _Layer(_Unit):
         params, coming = self.params, list(sequences)
         expected = len(coming) * self.program[-1].groups * params.row_beats
         while len(self.times) < expected:
+            if self.reader:
+                self.reader.step()
             self.post.step()
             self.products.step()
             self.cells.step()
@@ -143,34 +148,40 @@ class _Layer(_Unit):
         return True
 
 
-def result_times(params: LayerParams, vectors: list[int]) -> list[int]:
+def result_times(
+    params: LayerParams, vectors: list[int], memory: MemoryTiming | None = None,
+) -> list[int]:
     """The cycles in which words of results are offered, from the first word taken on.
 
     ``vectors``: one after the other, each the index of its matrix; of a layer each the number of
-    its sequence, which take turns.
+    its sequence, which take turns. ``memory`` is behind the port, if there is one.
     """
     if params.limits.normalizes:
-        return _Layer(params).run(vectors)
+        return _Layer(params, memory).run(vectors)
     return _Matrices(params).run(vectors)
 
 
 @cache
-def unit_cycles(params: LayerParams) -> tuple[UnitCycles, ...]:
+def unit_cycles(
+    params: LayerParams, memory: MemoryTiming | None = None,
+) -> tuple[UnitCycles, ...]:
     """Those of each matrix, or of a layer."""
     found = []
     matrices = range(len(params.limits.program))
     for matrix in [0] if params.limits.normalizes else matrices:
         turn = list(range(params.sequences)) if params.limits.normalizes else [matrix]
-        times = result_times(params, turn * 2 * _STEADY)
+        times = result_times(params, turn * 2 * _STEADY, memory)
         ends = times[len(times) // (2 * _STEADY) - 1::len(times) // (2 * _STEADY)]
         # Two vectors may be under way: of two ends that follow each other the spaces may differ.
         found.append(UnitCycles(ends[0], (ends[-1] - ends[_STEADY - 1]) / _STEADY / len(turn)))
     return tuple(found)
 
 
-def frame_cycles(params: LayerParams, plans: Sequence[StagePlan]) -> TokenCycles:
+def frame_cycles(
+    params: LayerParams, plans: Sequence[StagePlan], memory: MemoryTiming | None = None,
+) -> TokenCycles:
     """Where the cycles of a frame of a network go, frame after frame; ``plans`` are its stages."""
-    unit = _Layer(params)
+    unit = _Layer(params, memory)
     turns, words = 2 * _STEADY, params.words_out(len(unit.program) - 1) * params.sequences
     times = unit.run(list(range(params.sequences)) * turns)
     unit.products.decide(0)

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from amaranth.hdl import Shape
 
+from sterna.hw.core.cycle_model import MemoryTiming
+from sterna.hw.core.image_reader import port_section
 from sterna.hw.core.trace import trace_section
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import Fields, UnitPorts, pack_words
@@ -137,8 +139,10 @@ def _words(values: np.ndarray, size: int) -> np.ndarray:
 
 
 def patience(emitted: EmittedUnit) -> int:
-    """Cycles without a transfer that count as a hang: pauses make every cycle some longer."""
-    return 2000 + 8 * max(each["latency"] for each in emitted.manifest["cycles"])
+    """Cycles without a transfer that count as a hang: pauses make every cycle some longer, and
+    an image is read before anything else."""
+    image = 1 << emitted.params.address_bits if emitted.params.port_bits else 0
+    return 2000 + 8 * (image + max(each["latency"] for each in emitted.manifest["cycles"]))
 
 
 def matrix_summary(params: LayerParams) -> str:
@@ -190,8 +194,10 @@ def layer_sections(layer: Layer, params: LayerParams, cycles: UnitCycles) -> str
         columns=layer.columns, outputs=layer.rows,
         groups=params.words_out(len(params.limits.program) - 1), output=layer.output,
         bits=layer.bits, meaning=meaning, start=start, latency=cycles.latency,
-        period=cycles.period, sequences=several) + (
-            f"\n{trace_section(params)}" if params.trace else "")
+        period=cycles.period, sequences=several,
+        memory=_MEMORY if params.port_bits else "") + (
+            f"\n{trace_section(params)}" if params.trace else "") + (
+            f"\n{port_section(params)}" if params.port_bits else "")
 
 
 _MATRIX = """\
@@ -222,8 +228,11 @@ Fill up the last word with zeros.{start}
 Its results leave as `y` (channels: {outputs}; words: {groups}), `last` with the last word; channels
 beyond the end are 0. They have {output.bits} bits, {output.frac} of them after the point. From the
 first word taken to the last word offered it takes {latency} cycles, when nothing waits, and a
-vector may come every {period:g}.
+vector may come every {period:g}{memory}.
 {sequences}"""
+
+_MEMORY = """, with a memory that gives a word per cycle, the first one {memory.latency} cycles after it
+is asked for""".format(memory=MemoryTiming())
 
 _SEQUENCES = """
 ## Sequences

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sterna.hw.core.limits import Limits, StageLimits
+from sterna.hw.core.linear_image import IMAGE_FILE, image_text
 from sterna.hw.core.program import ProgramImage, pack_program
 from sterna.hw.core.trace import trace_extra
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component
@@ -24,8 +25,7 @@ from sterna.hw.layers.documents import (
     matrix_summary,
     matrix_vectors,
 )
-from sterna.hw.layers.frame import FrameConstants
-from sterna.hw.layers.layer_params import LayerParams
+from sterna.hw.layers.layer_params import FrameConstants, LayerParams
 from sterna.hw.layers.units import LayerUnit, MatrixUnit
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.checks import check_whole, one_of
@@ -47,7 +47,7 @@ from sterna.model.quantized.plan import StageKind, StagePlan, plan
 from sterna.model.quantized.records import Input
 
 __all__ = [
-    "emit_layer", "emit_matrix", "layer_component", "layer_design", "layer_params", "layer_unit",
+    "emit_layer", "emit_matrix", "layer_component", "layer_design", "layer_image", "layer_params",
     "matrix_component", "plan_matrices", "sha256_of"]
 
 _ROWS, _COLS, _LANES = 8, 128, 8
@@ -102,13 +102,14 @@ def plan_matrices(
         tuple(StageLimits(StageKind.HEAD, 1, *shape) for shape in shapes),
         _shifts(projections), normalizes=False, requantizes=formats != {None})
     # Two vectors at a time, one of which comes in while the other is multiplied.
-    return _packed(LayerParams(limits, sequences=2, **sizes), [[each] for each in projections])
+    params = LayerParams(limits, sequences=2, **sizes)
+    return params, _packed(params, [[each] for each in projections])
 
 
 def layer_params(
     layer: Layer, *, sequences: int = 1, rows: int | None = None, cols: int | None = None,
     lanes: int | None = None, style: str = "generic", compact: bool = False,
-    trace: bool = False,
+    port_bits: int = 0, trace: bool = False,
 ) -> LayerParams:
     """The parameters of a layer's unit, with the sizes of :func:`emit_layer`; with ``trace`` it
     has a port that shows every intermediate vector."""
@@ -117,35 +118,39 @@ def layer_params(
         raise ValueError(
             f"a layer that adds to its input takes the {profile.x.bits} bits of the residual "
             f"stream, and profile {profile.name} has vectors of {input_bits(profile)}")
-    stages, first = _stages(layer, profile), layer.records()[0]
+    stages, first, frame = _stages(layer, profile), layer.records()[0], None
+    if isinstance(first, Input):
+        vectors = layer.vectors()
+        frame = FrameConstants(*(tuple(vectors[f"{first.name}.{part}"].tolist())
+                                 for part in ("offset", "shift")))
     sizes = _sizes([(each.rows, each.columns) for each in stages], rows, cols, lanes, style)
     limits = Limits(
         profile, tuple(StageLimits(each.kind, len(each.matrices), each.rows, each.columns)
                        for each in stages), _shifts(list(layer.matrices().values())))
     return LayerParams(
-        limits, sequences=sequences, compact=compact, trace=trace,
-        channels=first.channels if isinstance(first, Input) else 0, **sizes)
+        limits, sequences=sequences, compact=compact, port_bits=port_bits, trace=trace,
+        frame=frame, **sizes)
 
 
-def layer_unit(layer: Layer, params: LayerParams) -> LayerUnit:
-    """The unit of a layer, with its weights."""
-    matrices, vectors, frame = layer.matrices(), layer.vectors(), None
-    if isinstance(first := layer.records()[0], Input):
-        frame = FrameConstants(*(vectors[f"{first.name}.{part}"].tolist()
-                                 for part in ("offset", "shift")))
-    stages = _stages(layer, params.limits.profile)
-    return LayerUnit(*_packed(
-        params, [[matrices[name] for name in each.matrices] for each in stages]), frame)
+def layer_image(layer: Layer, params: LayerParams) -> ProgramImage:
+    """The weights of a layer as the words of its unit's memories."""
+    matrices = layer.matrices()
+    return _packed(params, [[matrices[name] for name in each.matrices]
+                            for each in _stages(layer, params.limits.profile)])
 
 
 def layer_design(layer: Layer, params: LayerParams, name: str) -> UnitDesign:
-    """What the folder of a layer holds; ``name`` is that of its module."""
-    cycles = unit_cycles(params)
+    """What the folder of a layer holds; ``name`` is that of its module.
+
+    With ``port_bits`` it has the words of the memory behind the port, and no test of its own.
+    """
+    cycles, image = unit_cycles(params), layer_image(layer, params)
     return UnitDesign(
-        layer_unit(layer, params), name, derived=(), summary=layer_summary(layer, params),
+        LayerUnit(params, image), name, derived=(), summary=layer_summary(layer, params),
         sections=layer_sections(layer, params, cycles[0]),
         extra={"layer": _described(layer), **_stated(cycles), **trace_extra(params)},
-        vectors=lambda emitted: layer_vectors(layer, emitted))
+        extra_files={IMAGE_FILE: image_text(image)} if params.port_bits else {},
+        vectors=None if params.port_bits else lambda emitted: layer_vectors(layer, emitted))
 
 
 def _stages(layer: Layer, profile: NumericProfile) -> tuple[StagePlan, ...]:
@@ -160,12 +165,10 @@ def _shifts(projections: Sequence[Projection]) -> tuple[int, int]:
     return min(shifts), max(shifts)
 
 
-def _packed(
-    params: LayerParams, parts: Sequence[Sequence[Projection]],
-) -> tuple[LayerParams, ProgramImage]:
+def _packed(params: LayerParams, parts: Sequence[Sequence[Projection]]) -> ProgramImage:
     named = {params.matrix_name(stage, slot): each
              for stage, part in enumerate(parts) for slot, each in enumerate(part)}
-    return params, pack_program(params.placed, named, params)
+    return pack_program(params.placed, named, params)
 
 
 def emit_matrix(
@@ -239,7 +242,7 @@ def emit_layer(
     profile: NumericProfile | str | None = None, output: FixedPoint | None = None,
     sequences: int = 1, rows: int | None = None, cols: int | None = None,
     lanes: int | None = None, style: str = "generic", compact: bool = False,
-    name: str | None = None, axis: bool = False,
+    port_bits: int = 0, name: str | None = None, axis: bool = False,
 ) -> EmittedUnit:
     """Write Verilog of a layer, or of a network of layers: norms and 8-bit quantisation, ternary
     matrices, scales and biases, and what is between.
@@ -273,6 +276,9 @@ def emit_layer(
     compact
         For a small device: a norm that divides a bit per cycle, a table of silu where the formats
         allow one, short queues.
+    port_bits
+        Bits of a port through which the weights come from a memory, whose words the folder then
+        has in ``image.hex``; 0 for ROMs.
     name
         Name of the Verilog module; None for ``bitlinear``, ``mlgru``, ``glu`` or ``network``.
 
@@ -294,7 +300,7 @@ def emit_layer(
     layer = _layer_with_norm(layer_or_weights, profile, output)
     params = layer_params(
         layer, sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style,
-        compact=compact)
+        compact=compact, port_bits=port_bits)
     name = _NAMES.get(type(layer), "network") if name is None else name
     check_name(name)
     return emit_component({}, layer_design(layer, params, name), folder, axis=axis)
@@ -319,13 +325,14 @@ def layer_component(
     layer_or_weights: LayerOrWeights, *, profile: NumericProfile | str | None = None,
     output: FixedPoint | None = None, sequences: int = 1, rows: int | None = None,
     cols: int | None = None, lanes: int | None = None, style: str = "generic",
-    compact: bool = False,
+    compact: bool = False, port_bits: int = 0,
 ) -> LayerUnit:
     """The Amaranth component that :func:`emit_layer` writes, with the same arguments and errors."""
     layer = _layer_with_norm(layer_or_weights, profile, output)
-    return layer_unit(layer, layer_params(
+    params = layer_params(
         layer, sequences=sequences, rows=rows, cols=cols, lanes=lanes, style=style,
-        compact=compact))
+        compact=compact, port_bits=port_bits)
+    return LayerUnit(params, layer_image(layer, params))
 
 
 def _layers(weights: Any, output: FixedPoint | None) -> list[MatrixLayer]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from amaranth.hdl import Array, Const, Module, Signal, signed
@@ -16,15 +15,7 @@ from sterna.hw.parts.arithmetic import look_up, round_shift, saturate
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.model.layers.layer import FRAME_BITS
 
-__all__ = ["FrameConstants", "FrameScaler"]
-
-
-@dataclass(frozen=True, slots=True)
-class FrameConstants:
-    """What is subtracted from each channel, and by how many bits the difference is shifted."""
-
-    offset: Sequence[int]
-    shift: Sequence[int]
+__all__ = ["FrameScaler"]
 
 
 class FrameScaler(wiring.Component):
@@ -39,12 +30,13 @@ class FrameScaler(wiring.Component):
         ``FRAME_STEPS`` cycles later; 0 behind the channel of ones.
     """
 
-    def __init__(self, params: LayerParams, constants: FrameConstants) -> None:
-        self.params = params
+    def __init__(self, params: LayerParams) -> None:
+        self.params, constants = params, params.frame
+        assert constants is not None
         fmt, lanes = params.profile.x, params.post_lanes
         # Whatever comes behind the channels counts as 0, and 0 minus this offset is one.
-        self._offsets = [*map(int, constants.offset), -1 << fmt.frac]
-        self._shifts = [*map(int, constants.shift), 0]
+        self._offsets = [*constants.offset, -1 << fmt.frac]
+        self._shifts = [*constants.shift, 0]
         super().__init__({
             "word": In(range(max(params.vector_beats, 2))),
             "x": In(ArrayLayout(signed(FRAME_BITS), lanes)),

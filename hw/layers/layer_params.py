@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from typing import Any
 
 from amaranth.hdl import Shape, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
@@ -12,10 +13,18 @@ from sterna.hw.core.program import Stage, place_stages
 from sterna.model.layers.layer import FRAME_BITS
 from sterna.model.quantized.plan import StageKind, StagePlan
 
-__all__ = ["FRAME_STEPS", "LayerParams"]
+__all__ = ["FRAME_STEPS", "FrameConstants", "LayerParams"]
 
 FRAME_STEPS = 2
 """Cycles from a word of a frame to its scaled channels."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameConstants:
+    """What is subtracted from each channel, and by how many bits the difference is shifted."""
+
+    offset: tuple[int, ...]
+    shift: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +36,7 @@ class LayerParams(Geometry):
     on at a time: its phases.
     """
 
-    channels: int = 0  #: numbers of a frame; 0 if vectors come for a norm as they are
+    frame: FrameConstants | None = None  #: None if vectors come for a norm as they are
 
     @property
     def placed(self) -> list[Stage]:
@@ -36,6 +45,15 @@ class LayerParams(Geometry):
             StagePlan(each.kind, tuple(self.matrix_name(index, slot)
                                        for slot in range(each.slots)), each.rows, each.columns)
             for index, each in enumerate(self.limits.program)], self)
+
+    @property
+    def channels(self) -> int:
+        """Numbers of a frame; 0 if vectors are none."""
+        return len(self.frame.offset) if self.frame else 0
+
+    @property
+    def constants(self) -> tuple[Any, ...]:
+        return () if self.frame is None else astuple(self.frame)
 
     @staticmethod
     def matrix_name(stage: int, slot: int) -> str:

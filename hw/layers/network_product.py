@@ -18,12 +18,12 @@ __all__ = ["NETWORK"]
 def network_params(
     model: QuantizedModel, *, rows: int | None = None, cols: int | None = None,
     quant_lanes: int | None = None, sequences: int = 1, style: ArrayStyle = ArrayStyle.GENERIC,
-    compact: bool = False, trace: bool = False,
+    compact: bool = False, port_bits: int = 0, trace: bool = False,
 ) -> LayerParams:
     """Parameters for a model; :func:`~sterna.hw.layers.emit.emit_layer` says what each size is."""
     return layer_params(
         NetworkLayer(model), sequences=sequences, rows=rows, cols=cols, lanes=quant_lanes,
-        style=style, compact=compact, trace=trace)
+        style=style, compact=compact, port_bits=port_bits, trace=trace)
 
 
 def network_design(model: QuantizedModel, params: LayerParams) -> UnitDesign:

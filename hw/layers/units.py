@@ -11,7 +11,7 @@ from sterna.hw.core.products import sequence_of
 from sterna.hw.core.program import ProgramImage
 from sterna.hw.core.trace import show_taps, trace_layout
 from sterna.hw.core.vectors import element_layout
-from sterna.hw.layers.frame import FrameConstants, FrameScaler
+from sterna.hw.layers.frame import FrameScaler
 from sterna.hw.layers.layer_params import FRAME_STEPS, LayerParams
 from sterna.hw.parts.pipeline import Pipeline
 
@@ -118,7 +118,6 @@ class LayerUnit(wiring.Component):
     """A layer of :mod:`sterna.model.layers`, or a network of them, bit for bit.
 
     The vectors of the sequences of a phase are worked on together, once all of them have come.
-    With an input ``frame`` has its constants.
 
     Members
     -------
@@ -131,17 +130,19 @@ class LayerUnit(wiring.Component):
         end are 0.
     taps : ``Out(trace_layout(params))``, with a trace
         Every intermediate vector.
+    reads, data, failed, status
+        With a port, of :class:`~sterna.hw.core.image_reader.ImageReader`: vectors are taken and
+        results given while the status is ``RUNNING``.
     """
 
-    def __init__(
-        self, params: LayerParams, image: ProgramImage, frame: FrameConstants | None = None,
-    ) -> None:
-        self.scaler = FrameScaler(params, frame) if frame else None
+    def __init__(self, params: LayerParams, image: ProgramImage) -> None:
+        self.scaler = FrameScaler(params) if params.frame else None
         self.params, self.path = params, Datapath(image)
         super().__init__({
             "vectors": In(stream.Signature(params.vector_layout)),
             "results": Out(stream.Signature(params.result_layout("y", params.sequence_field))),
-            **({"taps": Out(trace_layout(params))} if params.trace else {})})
+            **({"taps": Out(trace_layout(params))} if params.trace else {}),
+            **self.path.port_members})
 
     def elaborate(self, platform):
         m = Module()
@@ -156,14 +157,20 @@ class LayerUnit(wiring.Component):
         path.queue_results(m, self.results, word)
 
         completes, last = [], len(params.limits.program) - 1
-        for phase in range(params.phases):
+        if path.reader:
+            path.read_image(m, self)
+            programs = path.programs(m)
+        else:
+            indices = [Signal(range(max(last + 1, 2)), name=f"index{phase}")
+                       for phase in range(params.phases)]
+            programs = [(index, path.stage(index)) for index in indices]
+        for phase, (index, following) in enumerate(programs):
             complete = path.complete(m, phase)
-            index = Signal(range(max(last + 1, 2)), name=f"index{phase}")
             completes.append(complete)
             if last:
                 with m.If(complete):
                     m.d.sync += index.eq(Mux(index == last, 0, index + 1))
-            path.work_on(m, phase, complete, path.stage(index))
+            path.work_on(m, phase, complete, following)
             with m.If(leaves & tag.last & (tag.phase == phase)
                       & (tag.sequence == params.batch - 1)):
                 m.d.sync += loaded[phase * params.batch:(phase + 1) * params.batch].eq(0)
@@ -185,7 +192,7 @@ class LayerUnit(wiring.Component):
         if params.sequence_field:
             m.d.comb += sequence.eq(Mux(fills, kept, vectors.payload.sequence))
         m.d.comb += [
-            vectors.ready.eq(~fills & ~loaded.bit_select(sequence, 1)),
+            vectors.ready.eq(~fills & ~loaded.bit_select(sequence, 1) & self.path.is_running),
             taken.eq(vectors.valid & vectors.ready),
             last.eq(word == words - 1),
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -13,20 +14,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from amaranth.hdl import Module
+from amaranth.lib import wiring
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from random_matrices import random_matrices
 from random_networks import random_input, random_layers, with_numbers
-from stream_bench import Pauses, StreamRun, run_stream
+from stream_bench import Pauses, StreamRun, run_ports
 
 from sterna.hw import emit_layer, emit_matrix, layer_cost
+from sterna.hw.core.image_reader import ImageStatus
+from sterna.hw.core.linear_image import pack_image
 from sterna.hw.emit.documents import payload_fields
 from sterna.hw.emit.payloads import Fields, pack_words
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.layers.cycles import result_times, unit_cycles
 from sterna.hw.layers.documents import act_values, result_values, result_words, vector_values
-from sterna.hw.layers.emit import layer_component, plan_matrices
-from sterna.hw.layers.units import MatrixUnit
+from sterna.hw.layers.emit import layer_component, layer_image, layer_params, plan_matrices
+from sterna.hw.layers.units import LayerUnit, MatrixUnit
+from sterna.hw.testbench.amaranth import run_bench
 from sterna.model.cache import Cache
 from sterna.model.layers import (
     BitLinearLayer,
@@ -40,6 +46,7 @@ from sterna.model.layers import (
 )
 from sterna.model.layers.layer import input_bits
 from sterna.model.profile import C12, S16, FixedPoint
+from sterna.sim.core.memory import ImageMemory
 
 _MATRICES = random_matrices()
 _EIGHT = FixedPoint(8, 2)
@@ -69,9 +76,14 @@ def run_matrices(layers, sizes, sent, *, pauses=_STEADY) -> None:
 
 def run_layer(layer: Layer, sizes, vectors, starts=(0,), *, pauses=_STEADY) -> None:
     """Run vectors through a layer, those of the second sequence backwards, and compare every bit
-    that leaves."""
-    unit = layer_component(layer, **sizes)
-    params = unit.params
+    that leaves. With a port, once all that can be read ahead has come."""
+    params = replace(layer_params(layer, **sizes), ring=16)
+    image = layer_image(layer, params)
+    dut = unit = LayerUnit(params, image)
+    loading = 0
+    if params.port_bits:
+        data = pack_image(image)
+        dut, loading = behind_memory(unit, data), 4 * len(data)
     fields = fields_of(unit)
     states = [layer.start()] * params.sequences
     inputs, expected = [], []
@@ -86,14 +98,26 @@ def run_layer(layer: Layer, sizes, vectors, starts=(0,), *, pauses=_STEADY) -> N
                 params, x, start=start, sequence=sequence))
             results.append((sequence, y[0]))
         expected += result_words(params, fields["results"], results)
-    run = _run(unit, unit.vectors, unit.results, inputs, expected, pauses)
+    run = _run(dut, unit.vectors, unit.results, inputs, expected, pauses, loading)
     if pauses is _STEADY:
         check_cycles(params, run, list(range(params.sequences)) * len(vectors))
 
 
-def _run(unit, inputs, outputs, words, expected, pauses) -> StreamRun:
-    run = run_stream(
-        unit, inputs, outputs, words, len(expected), pauses=pauses, max_cycles=200_000)
+def behind_memory(unit, image: bytes) -> Module:
+    m = Module()
+    m.submodules.unit, m.submodules.memory = unit, ImageMemory(unit.params, image)
+    for name in ("reads", "data"):
+        wiring.connect(m, getattr(unit, name), getattr(m.submodules.memory, name))
+    return m
+
+
+def _run(dut, inputs, outputs, words, expected, pauses, loading=0) -> StreamRun:
+    """Nothing is sent for ``loading`` cycles."""
+    cycles = itertools.count()
+    run, = run_ports(
+        dut, {"in": inputs}, {"out": outputs}, [({"in": words}, {"out": len(expected)}, None)],
+        pauses=pauses, max_cycles=200_000, hold=lambda ctx, run: next(cycles) < loading)
+    run = StreamRun.of(run["in"], run["out"])
     assert run.results == expected
     return run
 
@@ -148,12 +172,14 @@ def make(folder, *options: str) -> str:
 def _sizes_for(layer: Layer, seed: int) -> dict[str, Any]:
     most = max(len(each.weight) for each in layer.matrices().values())
     return {"rows": min(1 << seed % 3, 1 << most.bit_length() - 1), "sequences": 1 << seed // 3 % 3,
-            **({"compact": True, "lanes": 1} if seed % 2 else {})}
+            **({"compact": True, "lanes": 1} if seed % 2 else {}),
+            "port_bits": 16 << seed % 3 if seed % 5 == 2 else 0}
 
 
 @given(seed=st.integers(0, 1 << 16))
 @example(148)   # a sum after others that only pass, and one in the middle
 @example(152)   # one that leaves; the state is that of the third stage
+@example(97)    # weights from a memory, for four sequences; the cycles are compared
 @example(160)   # frames for four sequences, with pauses; shifts to both sides
 @example(35)    # frames of a channel a word
 @settings(max_examples=3)
@@ -165,12 +191,32 @@ def test_any_network_of_layers_is_one_unit(seed):
               pauses=_STEADY if seed % 4 else Pauses(0.3, 0.4, seed))
 
 
+def test_a_network_takes_no_image_of_another_scaling_of_its_frames():
+    own, other = (SequentialLayer([
+        random_input(2, S16, np.random.default_rng(seed)), BitLinearLayer.of(np.eye(2, 3, dtype=int))
+    ]) for seed in (1, 2))
+    params, others = (layer_params(each, port_bits=32) for each in (own, other))
+    assert params == replace(others, frame=params.frame) != others
+    for layer, status in ((own, ImageStatus.RUNNING), (other, ImageStatus.OTHER_CORE)):
+        image = layer_image(layer, params if layer is own else others)
+        unit, ready, found = LayerUnit(params, layer_image(own, params)), 0, ImageStatus.LOADING
+
+        async def bench(ctx, unit=unit):
+            nonlocal ready, found
+            for _ in range(200):
+                await ctx.tick()
+                ready += ctx.get(unit.vectors.ready)
+            found = ctx.get(unit.status)
+        run_bench(behind_memory(unit, pack_image(image)), bench)
+        assert (found, ready > 0) == (status, layer is own)
+
+
 @pytest.mark.long
 @pytest.mark.needs("iverilog")
 @pytest.mark.parametrize("seed", range(8))
 def test_wide_networks_in_verilog(seed, tmp_path):
     layer = random_layers(seed, 70)
-    emit_layer(layer, tmp_path / "unit", **_sizes_for(layer, seed))
+    emit_layer(layer, tmp_path / "unit", **{**_sizes_for(layer, seed), "port_bits": 0})
     assert "2 of 2 tests passed" in make(tmp_path / "unit")
 
 

@@ -229,7 +229,12 @@ class ImageReader(wiring.Component):
         free_words = Signal(range(params.ring + 1), init=params.ring)
         free_headers = Signal(range(params.ring + 1), init=params.ring)
         enough = Signal()
-        begun, has_head = (Signal(), Signal()) if self._has_rows else (Const(1), Const(1))
+        begun = has_head = Const(1)
+        if self._has_rows:
+            begun, has_head = Signal(), Signal()
+            row = Signal.like(first, reset_less=True)
+            token = Signal(params.token_bits, reset_less=True)
+            row_words = header.row[:params.row_parts(params.width).bit_length()]
         asked = Signal()
         m.d.sync += [
             enough.eq((free_words >= stage.tiles) & free_headers.any()),
@@ -270,9 +275,6 @@ class ImageReader(wiring.Component):
                         enough & queue.w_rdy & (~stage.is_last | begun)):
                     m.next = "GROUP"
             if self._has_rows:
-                row = Signal.like(first, reset_less=True)
-                token = Signal(params.token_bits, reset_less=True)
-                row_words = header.row[:params.row_parts(params.width).bit_length()]
                 with m.State("TOKEN"):
                     m.d.sync += row.eq(token * row_words)
                     m.next = "ROW"

@@ -15,14 +15,12 @@ from sterna.hw.core.linear_image import pack_image
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts, pack_words
 from sterna.hw.layers.documents import patience, vector_values
-from sterna.hw.layers.emit import layer_image
 from sterna.hw.layers.layer_params import LayerParams
-from sterna.hw.layers.network_product import NETWORK
+from sterna.hw.layers.network_product import NETWORK, network_image
 from sterna.hw.testbench.job import Job, Phase, PhaseResult
 from sterna.hw.testbench.scoreboard import Checks, ExpectedTensor, ScoredPhase, check_phase
 from sterna.hw.testbench.stimulus import last_flags
 from sterna.model.checks import one_of
-from sterna.model.layers.layer import NetworkLayer
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison
 from sterna.sim.bench.cpp_bench import run_in_cpp
@@ -89,7 +87,7 @@ def simulate_network(
                                    trace=engine is Engine.COCOTB, **sizes)
         emitted = prepare(emitted, folder)
         if emitted.params.port_bits:
-            image = pack_image(layer_image(NetworkLayer(model), emitted.params))
+            image = pack_image(network_image(model, emitted.params))
             emitted = behind_memory(
                 emitted, ImageMemory(emitted.params, image), folder / "network_and_memory")
         frames = [model.entry.array(each, ["length"]) for each in recordings]

@@ -109,14 +109,15 @@ class Driver:
 
     async def start(self, base: int | None) -> int:
         """Restart the core, with the image at an address; return its status."""
+        runs = self.at.get("CONTROL_LOGITS", 0)
         await self.put("CONTROL", self.at["CONTROL_RESET"])
         assert not await self.event("CAN_SEND")
         if base is None:
-            await self.put("CONTROL", self.at["CONTROL_LOGITS"])
+            await self.put("CONTROL", runs)
             return 1
         await self.put("BASE_LOW", base & 0xFFFF_FFFF)
         await self.put("BASE_HIGH", base >> 32)
-        await self.put("CONTROL", self.at["CONTROL_LOGITS"])
+        await self.put("CONTROL", runs)
         for _ in range(2000):
             if status := await self.get("STATUS"):
                 return status
@@ -149,6 +150,8 @@ class Driver:
 
 async def drive_network(host: Driver, job: dict) -> dict:
     """Send words of frames and take words of results; what is out of range is refused."""
+    assert await host.refused("", 0, "FRAME_SEND"), "it is in reset"
+    assert await host.start(job["base"]) == 1
     for name, value in (("FRAME_X_0", 1 << 15), ("FRAME_X_0", (-1 << 15) - 1 & 0xFFFF_FFFF)):
         assert await host.refused(name, value, "FRAME_SEND"), value
     assert await host.refused("", 0, "RESULT_TAKE")

@@ -353,7 +353,7 @@ def test_any_model_within_the_limits_is_packed_for_an_emitted_core(tmp_path, cap
         (large, "core", "the model has 3 stages of kind MLGRU, the core takes 2"),
         (small, "rom", "has its model in ROMs: it takes no image"),
         (small, "glu", "glu/params.json is not of a core"),
-        (small, "nowhere", "nowhere is no folder of a core: it has no params.json"),
+        (small, "nowhere", "nowhere is no folder of a unit: it has no params.json"),
     ):
         code, error = pack(model, folder)
         assert (code, error.count("\n")) == (2, 1)

@@ -77,13 +77,14 @@ def run_matrices(layers, sizes, sent, *, pauses=_STEADY) -> None:
 def run_layer(layer: Layer, sizes, vectors, starts=(0,), *, pauses=_STEADY) -> None:
     """Run vectors through a layer, those of the second sequence backwards, and compare every bit
     that leaves. With a port, once all that can be read ahead has come."""
-    params = replace(layer_params(layer, **sizes), ring=16)
-    image = layer_image(layer, params)
-    dut = unit = LayerUnit(params, image)
-    loading = 0
+    params, loading = layer_params(layer, **sizes), 0
     if params.port_bits:
-        data = pack_image(image)
+        params = replace(params, ring=16)
+        image = layer_image(layer, params)
+        unit, data = LayerUnit(params, image), pack_image(image)
         dut, loading = behind_memory(unit, data), 4 * len(data)
+    else:
+        dut = unit = layer_component(layer, **sizes)
     fields = fields_of(unit)
     states = [layer.start()] * params.sequences
     inputs, expected = [], []
@@ -191,24 +192,35 @@ def test_any_network_of_layers_is_one_unit(seed):
               pauses=_STEADY if seed % 4 else Pauses(0.3, 0.4, seed))
 
 
-def test_a_network_takes_no_image_of_another_scaling_of_its_frames():
-    own, other = (SequentialLayer([
-        random_input(2, S16, np.random.default_rng(seed)), BitLinearLayer.of(np.eye(2, 3, dtype=int))
-    ]) for seed in (1, 2))
+def test_a_network_takes_no_image_of_another():
+    def made(seed: int, **sizes) -> SequentialLayer:
+        return SequentialLayer([random_input(2, S16, np.random.default_rng(seed)),
+                                BitLinearLayer.of(np.eye(2, 3, dtype=int), **sizes)])
+
+    own, other, wide = made(1), made(2), made(1, output=FixedPoint(20, 8))
     params, others = (layer_params(each, port_bits=32) for each in (own, other))
     assert params == replace(others, frame=params.frame) != others
-    for layer, status in ((own, ImageStatus.RUNNING), (other, ImageStatus.OTHER_CORE)):
-        image = layer_image(layer, params if layer is own else others)
-        unit, ready, found = LayerUnit(params, layer_image(own, params)), 0, ImageStatus.LOADING
+    for layer, message in (
+        (other, "the scaling of its frames"), (wide, "its formats"),
+        (BitLinearLayer.of(np.eye(2, 3, dtype=int)), "the scaling"),
+        (BitLinearLayer.of(np.eye(3, dtype=int)), "its layers"),
+        (SequentialLayer([own.layers[0], BitLinearLayer.of(
+            TernaryMatrix(np.eye(2, 3, dtype=int), 0.01))]), "its shifts, which are"),
+    ):
+        with pytest.raises(ValueError, match=f"for a network that differs in {message}"):
+            layer_image(layer, params)
 
-        async def bench(ctx, unit=unit):
-            nonlocal ready, found
+    for layer, sizes, status in ((own, params, ImageStatus.RUNNING),
+                                 (other, others, ImageStatus.OTHER_CORE)):
+        unit, found = LayerUnit(params, layer_image(own, params)), []
+
+        async def bench(ctx, unit=unit, found=found):
             for _ in range(200):
                 await ctx.tick()
-                ready += ctx.get(unit.vectors.ready)
-            found = ctx.get(unit.status)
-        run_bench(behind_memory(unit, pack_image(image)), bench)
-        assert (found, ready > 0) == (status, layer is own)
+                found.append((ctx.get(unit.status), ctx.get(unit.vectors.ready)))
+        run_bench(behind_memory(unit, pack_image(layer_image(layer, sizes))), bench)
+        assert found[-1] == (status, layer is own)
+        assert all(ready == (each == ImageStatus.RUNNING) for each, ready in found)
 
 
 @pytest.mark.long

@@ -316,7 +316,8 @@ def test_every_tensor_of_recordings_in_verilog_is_that_of_both_references(
     model = random_layers(seed, 12).to_model()
     assert [each.kind.name for each in model.stages] == kinds.split()
     recordings = [random_frames(model, length, seed=length) for length in (3, 5, 1)]
-    report = simulate_network(model, recordings, sequences=sequences, **SMALL)
+    report = simulate_network(
+        model, recordings, sequences=sequences, port_bits=64 if sequences > 1 else 0, **SMALL)
     assert report.passed, report.failure
     assert [each.name for each in report.phases] == [
         "recordings", "no pauses", "cut in mid-vector", "after a reset in mid-vector", "extremes"]

@@ -27,6 +27,7 @@ from sterna.hw.core.registers import Bus
 from sterna.hw.core.request import Request
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.emit.tools import verilator_environment
+from sterna.hw.layers.network_product import network_image
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized.integer import IntegerModel
@@ -118,15 +119,17 @@ def test_a_host_writes_texts_of_two_models(bus, port, simulator, tmp_path):
                 logits[:, :len(each.logits[0])], np.array(each.logits))
 
 
-def test_a_host_gives_frames_to_a_network_and_takes_its_results(tmp_path):
+def test_a_host_gives_frames_to_a_network_behind_a_memory_and_takes_its_results(tmp_path):
     model = random_network(C12, 2)
-    done = emit_verilog(model, None, tmp_path / "network", bus=Bus.WISHBONE, rows=2, cols=8,
-                        quant_lanes=2)
+    sizes = {"rows": 2, "cols": 8, "quant_lanes": 2, "port_bits": 64}
+    done = emit_verilog(model, None, tmp_path / "network", bus=Bus.AXI4_LITE, **sizes)
+    image = pack_image(network_image(model, done.params))
     frames = random_frames(model, 5)
     words = [{f"x_{lane}": value for lane, value in enumerate(word)} | {"start": at == 3}
              for at, frame in enumerate(frames.tolist())
              for word in (frame[:2], [*frame[2:], 0])]
-    found = drive(done, {"frames": words, "results": 5 * 3}, tmp_path, Simulator.VERILATOR)
+    found = drive(done, {"frames": words, "results": 5 * 3, "base": BASES[1],
+                         "images": {BASES[1]: image.hex()}}, tmp_path, Simulator.VERILATOR)
     results = np.array(found["results"], dtype=np.uint32).astype(np.int32).reshape(5, 3, 3)
     expected = np.concatenate([
         IntegerModel(model).run(part[None])[0][0] for part in (frames[:3], frames[3:])])

@@ -114,29 +114,35 @@ def verilog(
 
 def pack(
     model: ModelArgument,
-    core: Annotated[Path, typer.Argument(
-        metavar="FOLDER", help="Folder of a core with --port-bits, or source of a board's.")],
+    folder: Annotated[Path, typer.Argument(
+        metavar="FOLDER", help="Folder of a core or network with --port-bits, or source of a "
+                               "board's.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Image to write.")],
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Pack a model as an image that a core reads from memory.
+    """Pack a model as an image that a core or network reads from memory.
 
     The core was made for the limits of one model, and runs every other within them. Refuses one
-    that is not, and says by how much.
+    that is not, and says by how much. A network runs others with its layers and scaling of frames.
 
     Example: sterna pack tiny build/core -o build/image.bin
     """
     from sterna.hw.core.core_image import build_image
     from sterna.hw.core.core_params import CoreParams
     from sterna.hw.core.linear_image import format_digest, pack_image
+    from sterna.hw.layers.layer_params import LayerParams
+    from sterna.hw.layers.network_product import network_image
     check_file(output)
-    params = CoreParams.of_folder(core)
+    loaded = load_model(model)
+    params = (LayerParams if loaded.is_network else CoreParams).of_folder(folder)
     if not params.port_bits:
-        raise ValueError(f"the core of {core} has its model in ROMs: it takes no image")
+        raise ValueError(f"the unit of {folder} has its model in ROMs: it takes no image")
     with Stages(quiet) as stage:
         stage("pack the model", quick=True)
-        image = pack_image(build_image(load_model(model), params))
+        image = pack_image(
+            build_image(loaded, params) if isinstance(params, CoreParams)
+            else network_image(loaded, params))
         output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(output, image)
     if as_json:

@@ -40,14 +40,12 @@ from sterna.hw.emit import cells
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.target import style_for
 from sterna.hw.layers.cycles import unit_cycles
-from sterna.hw.layers.emit import layer_image
 from sterna.hw.layers.layer_params import LayerParams
-from sterna.hw.layers.network_product import NETWORK
+from sterna.hw.layers.network_product import NETWORK, network_image
 from sterna.hw.layers.units import LayerUnit
 from sterna.hw.memory.sdram import SdramController, SdramParams
 from sterna.hw.units.spec import Sizes
 from sterna.model.folder import write_folder
-from sterna.model.layers.layer import NetworkLayer
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.plan import StagePlan
 
@@ -333,7 +331,7 @@ def board_design(
     """
     core = board_core(model, params.board, sizes, sdram=sdram)
     if isinstance(core, LayerParams):
-        top = NetworkTop(params, LayerUnit(core, layer_image(NetworkLayer(model), core)))
+        top = NetworkTop(params, LayerUnit(core, network_image(model, core)))
         return BoardDesign(params, core, model, verilog_files(top, TOP_MODULE))
     image = build_image(model, core)
     packed = pack_image(image) if sdram else None

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from sterna.hw.core.geometry import POST_LANES, Geometry
-from sterna.hw.core.limits import Limits
 from sterna.model.quantized.plan import StageKind
 
 __all__ = ["CoreParams"]
@@ -23,19 +20,7 @@ class CoreParams(Geometry):
     (2, 8, 6, 11)
     """
 
-    @classmethod
-    def of_folder(cls, folder: Path) -> CoreParams:
-        """The core of an emitted folder, or of a board's sources: ``params.json`` has it.
-
-        Raises ValueError if the folder is of something else.
-        """
-        path = folder / "params.json"
-        if not path.is_file():
-            raise ValueError(f"{folder} is no folder of a core: it has no params.json")
-        data = json.loads(path.read_text(encoding="utf-8")).get("params", {})
-        if not data.get("limits", {}).get("embedding_bits"):
-            raise ValueError(f"{path} is not of a core")
-        return cls(**{**data, "limits": Limits.from_json(data["limits"])})
+    what = "core"
 
     @property
     def _lane_factor(self) -> int:

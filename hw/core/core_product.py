@@ -12,8 +12,8 @@ from sterna.hw.core.core import Core
 from sterna.hw.core.core_image import CoreImage, build_image
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.cycle_model import cycles_per_token
-from sterna.hw.core.limits import Limits
 from sterna.hw.core.image_reader import port_section
+from sterna.hw.core.limits import Limits
 from sterna.hw.core.linear_image import IMAGE_FILE, image_text
 from sterna.hw.core.program import place_stages
 from sterna.hw.core.registers import Bus, StreamRegisters

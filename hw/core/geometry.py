@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from amaranth.hdl import ShapeLike, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
@@ -54,6 +56,8 @@ class Geometry:
     Every size that is 0 is chosen.
     """
 
+    what: ClassVar[str] = "program"
+
     limits: Limits
     rows: int = 8  #: dot products side by side
     cols: int = 64  #: columns taken per beat
@@ -79,6 +83,25 @@ class Geometry:
     ring: int = 512  #: weight words that are read ahead through a port
     patience: int = 1 << 20  #: cycles without an answer of the memory that stop the core
     trace: bool = False  #: whether there is a port that shows every intermediate vector
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> Self:
+        """The unit of an emitted folder, or of a board's sources: ``params.json`` has it.
+
+        Raises ValueError if the folder is of something else.
+        """
+        path = folder / "params.json"
+        if not path.is_file():
+            raise ValueError(f"{folder} is no folder of a unit: it has no params.json")
+        data = json.loads(path.read_text(encoding="utf-8")).get("params", {})
+        if data.keys() != {each.name for each in fields(cls)}:
+            raise ValueError(f"{path} is not of a {cls.what}")
+        return cls(**{name: cls.parsed(name, value) for name, value in data.items()})
+
+    @classmethod
+    def parsed(cls, name: str, value: Any) -> Any:
+        """A field as it is in JSON."""
+        return Limits.from_json(value) if name == "limits" else value
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "style", one_of("style", self.style, ArrayStyle))

@@ -10,6 +10,7 @@ from amaranth.lib import enum, fifo, memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
+from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.geometry import IMAGE_HEADER_BITS, Geometry
 from sterna.hw.core.linear_image import (
     IMAGE_FILE,
@@ -101,7 +102,11 @@ class ImageReader(wiring.Component):
 
     def __init__(self, params: Geometry) -> None:
         self.params = params
-        self._has_rows = params.limits.embedding_bits > 0
+        rows = {
+            "begins": In(1), "predicts": In(1), "tokens": In(stream.Signature(params.token_bits)),
+            "rows": Out(stream.Signature(params.port_bits)),
+        } if isinstance(params, CoreParams) else {}
+        self._has_rows = bool(rows)
         super().__init__({
             "reads": Out(stream.Signature(read_layout(params))),
             "data": In(stream.Signature(params.port_bits)),
@@ -114,9 +119,7 @@ class ImageReader(wiring.Component):
             "headers": Out(header_fill_layout(params)),
             "word_used": In(1),
             "header_used": In(1),
-            **({"begins": In(1), "predicts": In(1),
-                "tokens": In(stream.Signature(params.token_bits)),
-                "rows": Out(stream.Signature(params.port_bits))} if self._has_rows else {}),
+            **rows,
         })
 
     def elaborate(self, platform):

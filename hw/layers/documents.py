@@ -231,8 +231,8 @@ first word taken to the last word offered it takes {latency} cycles, when nothin
 vector may come every {period:g}{memory}.
 {sequences}"""
 
-_MEMORY = """, with a memory that gives a word per cycle, the first one {memory.latency} cycles after it
-is asked for""".format(memory=MemoryTiming())
+_MEMORY = f""", with a memory that gives a word
+per cycle, {MemoryTiming().latency} cycles after it is asked for"""
 
 _SEQUENCES = """
 ## Sequences

@@ -113,28 +113,46 @@ def layer_params(
 ) -> LayerParams:
     """The parameters of a layer's unit, with the sizes of :func:`emit_layer`; with ``trace`` it
     has a port that shows every intermediate vector."""
+    limits = _limits(layer)
+    sizes = _sizes([(each.rows, each.columns) for each in limits.program], rows, cols, lanes, style)
+    return LayerParams(
+        limits, sequences=sequences, compact=compact, port_bits=port_bits, trace=trace,
+        frame=_frame(layer), **sizes)
+
+
+def _limits(layer: Layer) -> Limits:
     profile = replace(layer.profile, logit=layer.output)
     if layer.input is not None and input_bits(profile) > profile.x.bits:
         raise ValueError(
             f"a layer that adds to its input takes the {profile.x.bits} bits of the residual "
             f"stream, and profile {profile.name} has vectors of {input_bits(profile)}")
-    stages, first, frame = _stages(layer, profile), layer.records()[0], None
-    if isinstance(first, Input):
-        vectors = layer.vectors()
-        frame = FrameConstants(*(tuple(vectors[f"{first.name}.{part}"].tolist())
-                                 for part in ("offset", "shift")))
-    sizes = _sizes([(each.rows, each.columns) for each in stages], rows, cols, lanes, style)
-    limits = Limits(
+    return Limits(
         profile, tuple(StageLimits(each.kind, len(each.matrices), each.rows, each.columns)
-                       for each in stages), _shifts(list(layer.matrices().values())))
-    return LayerParams(
-        limits, sequences=sequences, compact=compact, port_bits=port_bits, trace=trace,
-        frame=frame, **sizes)
+                       for each in _stages(layer, profile)),
+        _shifts(list(layer.matrices().values())))
+
+
+def _frame(layer: Layer) -> FrameConstants | None:
+    first, vectors = layer.records()[0], layer.vectors()
+    return FrameConstants(*(tuple(vectors[f"{first.name}.{part}"].tolist())
+                            for part in ("offset", "shift"))) if isinstance(first, Input) else None
 
 
 def layer_image(layer: Layer, params: LayerParams) -> ProgramImage:
-    """The weights of a layer as the words of its unit's memories."""
-    matrices = layer.matrices()
+    """The weights of a layer as the words of a unit's memories.
+
+    Raises ValueError if the unit was made for another one that this is not like.
+    """
+    matrices, own, limits = layer.matrices(), _limits(layer), params.limits
+    (low, high), shifts = limits.shifts, own.shifts
+    for what, is_alike in (
+        ("its layers", own.program == limits.program),
+        ("its formats", own.profile == limits.profile),
+        ("the scaling of its frames", _frame(layer) == params.frame),
+        (f"its shifts, which are {low} to {high}", low <= shifts[0] and shifts[1] <= high),
+    ):
+        if not is_alike:
+            raise ValueError(f"the unit was made for a network that differs in {what}")
     return _packed(params, [[matrices[name] for name in each.matrices]
                             for each in _stages(layer, params.limits.profile)])
 

@@ -36,7 +36,15 @@ class LayerParams(Geometry):
     on at a time: its phases.
     """
 
+    what = "layer or network"
+
     frame: FrameConstants | None = None  #: None if vectors come for a norm as they are
+
+    @classmethod
+    def parsed(cls, name: str, value: Any) -> Any:
+        if name == "frame" and value:
+            return FrameConstants(tuple(value["offset"]), tuple(value["shift"]))
+        return Geometry.parsed(name, value)
 
     @property
     def placed(self) -> list[Stage]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from sterna.hw.core.program import ProgramImage
 from sterna.hw.core.registers import Bus, StreamRegisters
 from sterna.hw.core.registers_product import register_design
 from sterna.hw.emit.folder import UnitDesign
-from sterna.hw.layers.emit import layer_design, layer_params
+from sterna.hw.layers.emit import layer_design, layer_image, layer_params
 from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.layers.layer import NetworkLayer
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["NETWORK"]
+__all__ = ["NETWORK", "network_image"]
 
 
 def network_params(
@@ -28,6 +29,10 @@ def network_params(
 
 def network_design(model: QuantizedModel, params: LayerParams) -> UnitDesign:
     return layer_design(NetworkLayer(model), params, NETWORK.module)
+
+
+def network_image(model: QuantizedModel, params: LayerParams) -> ProgramImage:
+    return layer_image(NetworkLayer(model), params)
 
 
 _FRAME_MEANINGS = {

@@ -191,8 +191,9 @@ class LayerUnit(wiring.Component):
         sequence = Signal.like(kept)
         if params.sequence_field:
             m.d.comb += sequence.eq(Mux(fills, kept, vectors.payload.sequence))
+        free = ~fills & ~loaded.bit_select(sequence, 1)
         m.d.comb += [
-            vectors.ready.eq(~fills & ~loaded.bit_select(sequence, 1) & self.path.is_running),
+            vectors.ready.eq(free & self.path.is_running if params.port_bits else free),
             taken.eq(vectors.valid & vectors.ready),
             last.eq(word == words - 1),
         ]

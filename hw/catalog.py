@@ -101,6 +101,8 @@ def emit_verilog(
         raise ValueError("--bus is for --unit core or network, without --axis or --registered")
     elif params.trace:
         raise ValueError("--trace does not go with --bus: its port has no register")
+    elif params.port_bits and not 32 <= params.port_bits <= 512:
+        raise ValueError(f"an AXI4 bus has 32 to 512 bits: --port-bits is {params.port_bits}")
     else:
         design = spec.registers(
             model, params, one_of("bus", bus, Bus), name or f"{spec.module}_bus")

@@ -298,7 +298,7 @@ BAD_INPUT = [
     ("report tiny --quant-lanes 128", "cols (64) must be a multiple of clusters"),
     ("report tiny --port-bits 24", "port_bits must be a power of two, got 24"),
     ("report tiny --clock-mhz 0 -o r.html", "the clock must be a positive number of MHz, got 0"),
-    ("report tiny --memory 1 --clock-mhz 80", "--memory is of a core with --port-bits, at a"),
+    ("report tiny --memory 1 --clock-mhz 80", "--memory goes with --port-bits and a --clock"),
     ("report tiny --port-bits 64 --clock-mhz 80 --memory nan", "the bandwidth must be a positive"),
     ("report tiny --board arty --clock-mhz 80", "--board must be one of ulx3s, arty-a7, kv260"),
     ("report tiny --board u250", "--board goes with a --clock-mhz, and without --memory"),

@@ -33,6 +33,7 @@ from sterna.sim.bench.runner import Engine, Simulator
 
 if TYPE_CHECKING:
     from sterna.hw.core.core_params import CoreParams
+    from sterna.hw.core.cycle_model import MemoryTiming
     from sterna.hw.core.cycle_report import CycleReport
     from sterna.hw.core.limits import Limits
     from sterna.hw.flow.target import FpgaTarget, Resource
@@ -121,7 +122,7 @@ def pack(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Pack a model as an image that a core or network reads from memory.
+    """Pack a model as an image that a unit reads from memory.
 
     The core was made for the limits of one model, and runs every other within them. Refuses one
     that is not, and says by how much. A network runs others with its layers and scaling of frames.
@@ -325,8 +326,8 @@ def report(
     quant_lanes: Annotated[int, typer.Option(
         help="Activations quantised per cycle, a power of two; 0 chooses.")] = 0,
     port_bits: Annotated[int, typer.Option(
-        help="Bits of a port through which the core reads its model from a memory, a word a "
-             "cycle; 0 for ROMs.")] = 0,
+        help="Bits of a port through which core or network reads its model from a memory, a word "
+             "a cycle; 0 for ROMs.")] = 0,
     clock_mhz: Annotated[float | None, typer.Option(
         help="Also show tokens per second at this clock.")] = None,
     memory: Annotated[float | None, typer.Option(
@@ -374,18 +375,18 @@ def report(
         port_bits = port_bits or narrowest_port(memory, clock_mhz)
     if memory is not None:
         if clock_mhz is None or not port_bits:
-            raise ValueError("--memory is of a core with --port-bits, at a --clock-mhz")
+            raise ValueError("--memory goes with --port-bits and a --clock-mhz")
         timing = MemoryTiming.of_bandwidth(memory, clock_mhz, port_bits)
     if target is None:
         refuse("goes with a --target", lut=lut, period=period)
     device = None if target is None else TARGETS[choose("--target", target, TARGETS)]
     if model is not None and (network := load_model(model)).is_network:
         refuse("is for language models, and this is a network: sterna synth measures its area",
-               config=config, profile=profile, port_bits=port_bits, board=board, target=target,
-               output=output)
+               config=config, profile=profile, target=target, output=output)
         return _report_network(
             model, network, {"rows": rows, "cols": cols, "quant_lanes": quant_lanes or None,
-                             "sequences": sequences}, clock_mhz, as_json)
+                             "sequences": sequences, "port_bits": port_bits},
+            clock_mhz, timing, as_json)
     limits, shape = _limits(model, config, profile)
     with Stages(quiet) as stage:
         if device is not None and (lut is not None or period is not None):
@@ -430,15 +431,15 @@ def report(
 
 def _report_network(
     name: str, model: QuantizedModel, sizes: dict[str, Any], clock_mhz: float | None,
-    as_json: bool,
+    memory: MemoryTiming | None, as_json: bool,
 ) -> int:
     """Print the cycles of a frame, and where they go; return the exit code."""
     from sterna.cli.reports.hardware_page import print_bars, stage_table
     from sterna.hw.layers.cycles import frame_cycles, unit_cycles
     from sterna.hw.layers.network_product import NETWORK
     params = NETWORK.params_for(model, sizes)
-    cycles, = unit_cycles(params)
-    frame = frame_cycles(params, model.stages)
+    cycles, = unit_cycles(params, memory)
+    frame = frame_cycles(params, model.stages, memory)
     if as_json:
         print_json({"model": name, "sizes": NETWORK.chosen(params), **asdict(cycles),
                     "utilisation": frame.utilisation, "stages": frame.stages_as_dict(),

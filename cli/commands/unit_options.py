@@ -49,7 +49,8 @@ _OPTIONS: dict[str, Any] = {
     "cell_lanes": Annotated[int | None, typer.Option(
         help="Channels of MLGRU and GLU that the core computes per cycle; 0 chooses.")],
     "port_bits": Annotated[int | None, typer.Option(
-        help="Bits of a port through which the core reads its model from a memory; 0 for ROMs.")],
+        help="Bits of a port through which core or network reads its model from a memory; 0 for "
+             "ROMs.")],
     "style": Annotated[ArrayStyle | None, typer.Option(help="How the array is built.")],
     "compact": _flag(
         "--compact", "Build core or network for a small device: a bit of a quotient per cycle, and "

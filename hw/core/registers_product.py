@@ -17,11 +17,7 @@ def register_design(
     takes: Sequence[StreamRegisters], use: str,
 ) -> UnitDesign:
     """Put the unit of a design behind registers, and say in its folder where they are; ``use`` is
-    how to go about it. The unit has no trace port: that has no register. ValueError if it has a
-    port that no AXI4 bus has."""
-    port = design.component.params.port_bits
-    if port and not 32 <= port <= 512:
-        raise ValueError(f"an AXI4 bus has 32 to 512 bits: --port-bits is {port}")
+    how to go about it. The unit has no trace port: that has no register."""
     component = RegisterUnit(design.component, bus, sends, takes)
     return replace(
         design, component=component, module=name, vectors=None,

@@ -20,9 +20,11 @@ from typing import Any
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.datapath import READ_CYCLES
 from sterna.hw.core.geometry import ADDED, LEAVES, Geometry
-from sterna.hw.core.logit_weight import LogitWeight
+from sterna.hw.core.image_reader import DECODE_STEPS
+from sterna.hw.core.norm import ACT_STEPS, READ_AHEAD, sum_steps
 from sterna.hw.core.program import Stage, place_stages
 from sterna.hw.core.request import Request
+from sterna.hw.core.sampler import draw_cycles
 from sterna.model.quantized.plan import StageKind, StagePlan
 
 __all__ = [
@@ -31,9 +33,6 @@ __all__ = [
 
 STEADY_TOKENS = 4
 """Tokens of each sequence that :func:`steady_uses` takes."""
-
-_ACT_STEPS = 6      # of Norm: from reading a chunk to its activations
-_DECODE_STEPS = 5 + 2   # from a word of the port to its weights in the ring, and known to be there
 
 
 def _levels(lanes: int) -> int:
@@ -390,10 +389,10 @@ class _Norm(_Component):
         norm = model.params.norm
         self.spacing = model.params.norm_spacing
         # Read before it is there, save from a divider.
-        self.found = norm.reciprocal_steps - (0 if model.params.compact else 3)
+        self.found = norm.reciprocal_steps - (0 if model.params.compact else READ_AHEAD)
         self.quotient = norm.quotient_steps
         # From the last activations of a vector to its first scale.
-        self.root = 2 + _levels(model.params.quant_lanes) + 1 + norm.root.latency
+        self.root = sum_steps(model.params) + norm.root.latency
         self.active = self.settled = self.waiting = self.ready = False
         self.phase = self.sequence = 0
         self.following = (0, 0, 0, 0)   # phase, sequence, chunks, gap
@@ -436,10 +435,10 @@ class _Norm(_Component):
             per_tile = params.cols // params.quant_lanes
             tile_ends = last or self.place % per_tile == per_tile - 1
             if tile_ends:
-                model.later(_ACT_STEPS, model.products.activated, phase, last)
+                model.later(ACT_STEPS, model.products.activated, phase, last)
             self.place += 1
             if last:
-                root = _ACT_STEPS + self.root
+                root = ACT_STEPS + self.root
                 model.later(root - 1, self._is_rooted)
                 model.later(root + self.quotient + 1, model.post.scaled, phase)
                 self.reading = False
@@ -864,7 +863,7 @@ class Reader(_Component):
         self.place += 1
         in_weights = self.place - self.header_words
         if not is_row and in_weights > 0 and in_weights % model.params.weight_parts == 0:
-            model.later(_DECODE_STEPS - 1, self._filled)
+            model.later(DECODE_STEPS - 1, self._filled)
         if self.place == words:
             self.place = 0
             self.asked.popleft()
@@ -883,10 +882,7 @@ class _Sampler(_Component):
         self.chooses = False
         self.busy = 0           # cycles until a token is drawn
         self.given: int | None = None   # the sequence whose token is there
-        outputs = model.program[-1].rows
-        words = -(-outputs // model.params.post_lanes)
-        way = 2 + LogitWeight.latency + _levels(model.params.post_lanes)
-        self.draw = 2 * (words + way) + 6 + 2 * model.params.post_lanes + 1
+        self.draw = draw_cycles(model.params, model.program[-1].rows)
         self.is_choosing = False
 
     def step(self) -> int | None:

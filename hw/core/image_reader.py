@@ -20,11 +20,15 @@ from sterna.hw.core.linear_image import (
     ImageHeader,
     format_digest,
 )
+from sterna.hw.parts.arithmetic import constant_product
 from sterna.hw.parts.pipeline import Pipeline
 
 __all__ = [
-    "ImageReader", "ImageStatus", "header_fill_layout", "port_section", "read_layout",
-    "weight_fill_layout"]
+    "DECODE_STEPS", "ImageReader", "ImageStatus", "header_fill_layout", "port_section",
+    "read_layout", "weight_fill_layout"]
+
+DECODE_STEPS = TRITS_PER_BYTE + 2
+"""Cycles from a word of the port to its weights in the ring, known to be there."""
 
 _OUTSTANDING = 16
 """Requests whose words have not all come."""
@@ -251,7 +255,8 @@ class ImageReader(wiring.Component):
         with m.FSM(name="ask"):
             with m.State("LOADING"):
                 m.d.sync += [
-                    first.eq(params.image_header_parts + header.stages * params.stage_parts),
+                    first.eq(params.image_header_parts + constant_product(
+                        header.stages[:len(self._stages_left)], params.stage_parts)),
                     address.eq(first)]
                 with m.If(self.status == ImageStatus.RUNNING):
                     m.next = "READ"
@@ -260,7 +265,7 @@ class ImageReader(wiring.Component):
             with m.State("LOAD"):
                 m.d.sync += [
                     stage.eq(read.data),
-                    count.eq(read.data.tiles * params.weight_parts
+                    count.eq(constant_product(read.data.tiles, params.weight_parts)
                              + params.row_beats * params.header_parts)]
                 m.next = "SETTLE"
             with m.State("SETTLE"):     # until `enough` is of this stage, with the room left now

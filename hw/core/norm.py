@@ -14,9 +14,19 @@ from sterna.hw.parts.digit_serial import ConstantDivider, IntegerRoot
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.reciprocal_table import ReciprocalTable
 
-__all__ = ["Norm", "norm_taps", "scale_layout"]
+__all__ = ["ACT_STEPS", "READ_AHEAD", "Norm", "norm_taps", "scale_layout", "sum_steps"]
 
 _READ_STEPS = 2     # from the address of a chunk to the chunk: memory, its register
+READ_AHEAD = _READ_STEPS + 1
+"""Cycles that a vector may be read before its reciprocal is there: they meet at the multipliers."""
+ACT_STEPS = READ_AHEAD + 3
+"""Cycles from reading a chunk to its activations: two for the product, and one to round it."""
+
+
+def sum_steps(params: Geometry) -> int:
+    """Cycles from the last activations of a vector to the start of its root: squares in two, their
+    tree, the sum."""
+    return 2 + (params.quant_lanes - 1).bit_length() + 1
 
 
 def scale_layout(params: Geometry) -> StructLayout:
@@ -118,10 +128,9 @@ class Norm(wiring.Component):
         # floor(floor(a * 2^j / d) / 2^j) = floor(a / d)
         r = table.quotient >> norm.table.frac_bits - profile.reciprocal_bits
         v = table.quotient >> norm.table.frac_bits - profile.scale_frac - profile.root_frac
-        # The vector may be read before its reciprocal is there: it meets that at the multipliers.
         flags = steps.flags(starts, norm.table.latency, "found")
         rooted = steps.flags(root.done, norm.table.latency, "rooted")[-1]
-        return ((r[:norm.r_bits], flags[-1 - _READ_STEPS - 1], flags[-1]),
+        return ((r[:norm.r_bits], flags[-1 - READ_AHEAD], flags[-1]),
                 (v[:norm.scale_bits], rooted))
 
     def _divide(self, m, steps, starts, maximum, root):
@@ -215,8 +224,7 @@ class Norm(wiring.Component):
                 self.read_sequence.eq(following.sequence)]
 
         # Chunk and reciprocal meet at the multipliers.
-        way = _READ_STEPS + 1
-        valid = steps.flags(active, way + 3, "valid")
+        valid = steps.flags(active, ACT_STEPS, "valid")
         factor = Signal(norm.r_bits, reset_less=True)
         with m.If(steps.delay(first, _READ_STEPS, "first_read") & valid[_READ_STEPS]):
             m.d.sync += factor.eq(following.r)
@@ -235,14 +243,14 @@ class Norm(wiring.Component):
         for name, value in (("phase", self.read_phase), ("sequence", self.read_sequence),
                             ("tile", tile), ("chunk", part), ("tile_ends", tile_ends),
                             ("last", last)):
-            before = steps.delay(value, way + 2, f"acts_{name}")
+            before = steps.delay(value, ACT_STEPS - 1, f"acts_{name}")
             m.d.comb += acts[name].eq(steps.register(before, f"acts_{name}"))
             if name in self.coming.shape().members:
                 m.d.comb += self.coming[name].eq(before)
         m.d.comb += [self.acts.eq(acts), self.acts_valid.eq(valid[-1]),
                      self.coming_valid.eq(valid[-2])]
-        return (valid[-1], steps.delay(first, way + 3, "acts_first"),
-                steps.delay(all_zero, way + 3, "acts_silent"), acts)
+        return (valid[-1], steps.delay(first, ACT_STEPS, "acts_first"),
+                steps.delay(all_zero, ACT_STEPS, "acts_silent"), acts)
 
     def _sum(self, m, steps, root, valid, first, silent, acts):
         """Sum the squares and start the root; return (whose root it is)."""
@@ -258,7 +266,7 @@ class Norm(wiring.Component):
             depth += 1
             level = [steps.register(sum(level[i + 1:i + 2], start=level[i]), f"sum{depth}_{i}")
                      for i in range(0, len(level), 2)]
-        way = 2 + depth
+        way = sum_steps(params) - 1
         arrived = steps.flags(valid, way, "squared")[-1]
         total = Signal(norm.sum_bits, reset_less=True)
         begins = steps.delay(first, way, "sum_begins")

@@ -15,9 +15,22 @@ from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.model.quantized.plan import StageKind
 
-__all__ = ["TokenSampler", "choice_signature"]
+__all__ = ["TokenSampler", "choice_signature", "draw_cycles"]
 
 _READ_STEPS = 2     # from the address of logits to the logits: memory, its register
+_SHARE_STEPS = 6    # from a sum of weights to a random share of it
+
+
+def _weigh_steps(params: CoreParams) -> int:
+    """Cycles from the address of a word of logits to the sum of their weights."""
+    return _READ_STEPS + LogitWeight.latency + (params.post_lanes - 1).bit_length()
+
+
+def draw_cycles(params: CoreParams, outputs: int) -> int:
+    """Cycles to draw one of so many tokens: their weights are summed, a share is made, weights are
+    taken off it, those of the last word one by one."""
+    words = -(-outputs // params.post_lanes)
+    return 2 * (words + _weigh_steps(params)) + _SHARE_STEPS + 2 * params.post_lanes + 1
 _DIGIT_BITS = 16    # of the random number
 
 
@@ -133,7 +146,7 @@ class TokenSampler(wiring.Component):
         rest, before = Signal(signed(self._units.total_bits + 1)), Signal(self._units.total_bits)
         kept = Signal(ArrayLayout(unsigned(self._units.weight_bits), params.post_lanes))
         token_word = Signal(params.token_bits)
-        wait = Signal(range(6))
+        wait = Signal(range(_SHARE_STEPS))
         weight = Signal(self._units.weight_bits)
         tried, takes, upcoming = Signal(), Signal(), Signal.like(lane)
         with m.If(takes & ~rest[-1]):
@@ -165,7 +178,7 @@ class TokenSampler(wiring.Component):
                     m.next = "SHARE"
             with m.State("SHARE"):
                 m.d.sync += wait.eq(wait + 1)
-                with m.If(wait == 5):
+                with m.If(wait == _SHARE_STEPS - 1):
                     m.d.sync += [rest.eq(share), reading.eq(1)]
                     m.next = "SEARCH"
             with m.State("SEARCH"):
@@ -287,7 +300,7 @@ class TokenSampler(wiring.Component):
             depth += 1
             level = [steps.register(level[i] + level[i + 1], f"sum{depth}_{i}")
                      for i in range(0, len(level), 2)]
-        way = _READ_STEPS + LogitWeight.latency + depth
+        way = _weigh_steps(params)
         return (steps.delay(weights, depth, "weights"), level[0],
                 steps.flags(reading, way, "arrived")[-1],
                 steps.delay(word, way, "arrived_word"),

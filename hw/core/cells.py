@@ -9,7 +9,6 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.geometry import Geometry
 from sterna.hw.core.post import result_layout
-from sterna.hw.core.products import sequence_of
 from sterna.hw.core.vectors import element_layout
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
@@ -138,8 +137,8 @@ class Cells(wiring.Component):
 
     def _show(self, m, name, valid, whose):
         tap = self.taps[name]
-        m.d.comb += [tap.valid.eq(valid), tap.sequence.eq(sequence_of(
-            self.params, whose.phase, whose.elements.sequence))]
+        m.d.comb += [tap.valid.eq(valid), tap.sequence.eq(self.params.sequence_of(
+            whose.phase, whose.elements.sequence))]
 
     def _gather(self, m, steps):
         """Queue pre-activations; return (whether some leave, their tag, those of the slots, which
@@ -208,7 +207,7 @@ class Cells(wiring.Component):
         """The state memory: read for its candidates, written once the new state is there."""
         params, unit = self.params, self.params.mlgru
         stage = Array(self.stages)[whose.phase]
-        sequence = sequence_of(params, whose.phase, whose.elements.sequence)
+        sequence = params.sequence_of(whose.phase, whose.elements.sequence)
         word = ArrayLayout(signed(params.profile.h.bits), params.cell_lanes)
         m.submodules.states = store = memory.Memory(
             shape=word, depth=max(params.state_words * params.sequences, 2), init=[],

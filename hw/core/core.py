@@ -11,7 +11,6 @@ from sterna.hw.core.block_memory import read_block_rom
 from sterna.hw.core.core_image import CoreImage
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.datapath import READ_CYCLES, Datapath
-from sterna.hw.core.products import sequence_of
 from sterna.hw.core.sampler import TokenSampler
 from sterna.hw.core.sequences import Sequences, prompt_layout, token_layout
 from sterna.hw.core.trace import show_taps, trace_layout
@@ -112,7 +111,7 @@ class Embedder(wiring.Component):
         m.d.comb += [
             last_sequence.eq(sequence == params.batch - 1),
             self.jobs.ready.eq(~active),
-            self.owner.eq(sequence_of(params, phase, upcoming)),
+            self.owner.eq(params.sequence_of(phase, upcoming)),
             self.done.eq(reading & last_word & last_sequence),
         ]
         with m.If(~active):
@@ -240,7 +239,7 @@ class Core(wiring.Component):
                              for phase, each in enumerate(path.programs(m))])
         word = Signal(logit_layout(params))
         m.d.comb += [
-            word.sequence.eq(sequence_of(params, results.tag.phase, results.tag.sequence)),
+            word.sequence.eq(params.sequence_of(results.tag.phase, results.tag.sequence)),
             word.last.eq(results.tag.last),
             word.logits.eq(results.logits),
         ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from amaranth.hdl import ShapeLike, signed, unsigned
+from amaranth.hdl import Cat, Const, ShapeLike, Value, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
 from sterna.hw.core.limits import Limits, StageLimits
@@ -183,6 +183,11 @@ class Geometry:
     def batch_bits(self) -> int:
         """Bits of the number of a sequence in its phase, one at least."""
         return max((self.batch - 1).bit_length(), 1)
+
+    def sequence_of(self, phase: Value, sequence: Value) -> Value:
+        """The number of a sequence of a phase among all; no bits if there is one."""
+        bits = (self.batch - 1).bit_length()
+        return Cat(sequence[:bits], phase if self.phases > 1 else Const(0, 0))
 
     @property
     def widest(self) -> int:

@@ -8,13 +8,14 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.geometry import MAX_SLOTS, Geometry
-from sterna.hw.core.products import act_layout, coming_layout, sequence_of
 from sterna.hw.parts.arithmetic import round_shift, square_of, square_parts
 from sterna.hw.parts.digit_serial import ConstantDivider, IntegerRoot
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.reciprocal_table import ReciprocalTable
 
-__all__ = ["ACT_STEPS", "READ_AHEAD", "Norm", "norm_taps", "scale_layout", "sum_steps"]
+__all__ = [
+    "ACT_STEPS", "READ_AHEAD", "Norm", "act_layout", "coming_layout", "norm_taps", "scale_layout",
+    "sum_steps"]
 
 _READ_STEPS = 2     # from the address of a chunk to the chunk: memory, its register
 READ_AHEAD = _READ_STEPS + 1
@@ -27,6 +28,24 @@ def sum_steps(params: Geometry) -> int:
     """Cycles from the last activations of a vector to the start of its root: squares in two, their
     tree, the sum."""
     return 2 + (params.quant_lanes - 1).bit_length() + 1
+
+
+def act_layout(params: Geometry) -> StructLayout:
+    """A chunk of activations on its way to the clusters.
+
+    ``chunk``: its place in the tile, ``tile_ends`` and ``last``: with the last of a tile, and of
+    the vector.
+    """
+    per_tile = params.cols // params.quant_lanes
+    return StructLayout({
+        "phase": 1, "sequence": params.batch_bits, "tile": range(max(params.tiles, 2)),
+        "chunk": range(max(per_tile, 2)), "tile_ends": 1, "last": 1,
+        "q": ArrayLayout(signed(params.profile.act_bits), params.quant_lanes)})
+
+
+def coming_layout() -> StructLayout:
+    """What is known of a chunk of activations a cycle before it comes."""
+    return StructLayout({"phase": 1, "tile_ends": 1, "last": 1})
 
 
 def scale_layout(params: Geometry) -> StructLayout:
@@ -150,7 +169,7 @@ class Norm(wiring.Component):
         if params.trace:
             tap = self.taps[lane]
             m.d.comb += [tap.valid.eq(valid),
-                         tap.sequence.eq(sequence_of(params, owner.phase, owner.sequence)),
+                         tap.sequence.eq(params.sequence_of(owner.phase, owner.sequence)),
                          *(tap[name].eq(value) for name, value in values.items())]
 
     def _reciprocals(self, m, steps, starts, maximum, rooted, r, soon, found):

@@ -14,7 +14,6 @@ from sterna.hw.core.block_memory import read_block_rom, read_ring
 from sterna.hw.core.geometry import ADDED, FRONT_STEPS, LEAVES, MAX_SLOTS, Geometry
 from sterna.hw.core.image_reader import header_fill_layout
 from sterna.hw.core.norm import scale_layout
-from sterna.hw.core.products import sequence_of
 from sterna.hw.core.program import ProgramImage
 from sterna.hw.core.queues import arrivals
 from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
@@ -132,8 +131,8 @@ class Post(wiring.Component):
             m.d.comb += [
                 self.tap.valid.eq(valid),
                 *(self.tap.acc[lane].eq(acc) for lane, acc in enumerate(accs)),
-                self.tap.sequence.eq(sequence_of(
-                    params, self.coming.phase, self.coming.sequence))]
+                self.tap.sequence.eq(params.sequence_of(
+                    self.coming.phase, self.coming.sequence))]
         return m
 
     def _requantize(self, m, steps, valid, accs, word, tag):
@@ -249,10 +248,10 @@ class Post(wiring.Component):
             attrs=NEVER_COLLIDES)
         write, read = store.write_port(), store.read_port(domain="comb")
         m.d.comb += [
-            write.addr.eq(Cat(scales.slot, sequence_of(params, scales.phase, scales.sequence))),
+            write.addr.eq(Cat(scales.slot, params.sequence_of(scales.phase, scales.sequence))),
             write.data.eq(scales.scale),
             write.en.eq(self.scales_valid),
             read.addr.eq(steps.delay(
-                Cat(tag.slot, sequence_of(params, tag.phase, tag.sequence)), 1, "scale_of")),
+                Cat(tag.slot, params.sequence_of(tag.phase, tag.sequence)), 1, "scale_of")),
         ]
         return steps.delay(read.data, FRONT_STEPS - 1, "scale")

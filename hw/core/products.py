@@ -10,6 +10,7 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.core.block_memory import read_block_rom, read_ring
 from sterna.hw.core.geometry import Geometry
 from sterna.hw.core.image_reader import weight_fill_layout
+from sterna.hw.core.norm import act_layout, coming_layout
 from sterna.hw.core.program import ProgramImage, cluster_words
 from sterna.hw.core.queues import BypassFifo, arrivals, has_room
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
@@ -18,25 +19,7 @@ from sterna.hw.units.mac.array_style import CHAIN_COLUMNS, ArrayStyle
 from sterna.hw.units.mac.ecp5_rows import CHOOSE, CarryChains, Half
 from sterna.hw.units.mac.mac_array import ROWS
 
-__all__ = ["Products", "act_layout"]
-
-
-def act_layout(params: Geometry) -> StructLayout:
-    """A chunk of activations on its way to the clusters.
-
-    ``chunk``: its place in the tile, ``tile_ends`` and ``last``: with the last of a tile, and of
-    the vector.
-    """
-    per_tile = params.cols // params.quant_lanes
-    return StructLayout({
-        "phase": 1, "sequence": params.batch_bits, "tile": range(max(params.tiles, 2)),
-        "chunk": range(max(per_tile, 2)), "tile_ends": 1, "last": 1,
-        "q": ArrayLayout(signed(params.profile.act_bits), params.quant_lanes)})
-
-
-def coming_layout() -> StructLayout:
-    """What is known of a chunk of activations a cycle before it comes."""
-    return StructLayout({"phase": 1, "tile_ends": 1, "last": 1})
+__all__ = ["Products"]
 
 
 def beat_layout(params: Geometry) -> StructLayout:
@@ -129,17 +112,11 @@ class Cluster(wiring.Component):
         for column in range(self.cols):
             m.d.comb += write.data[column].eq(acts.q[column % params.quant_lanes])
         m.d.comb += [
-            write.addr.eq(Cat(acts.tile, sequence_of(params, acts.phase, acts.sequence))),
-            read.addr.eq(Cat(beat.tile, sequence_of(params, beat.phase, beat.sequence))),
+            write.addr.eq(Cat(acts.tile, params.sequence_of(acts.phase, acts.sequence))),
+            read.addr.eq(Cat(beat.tile, params.sequence_of(beat.phase, beat.sequence))),
             read.en.eq(1),
         ]
         return store.shape(steps.register(read.data, "acts"))
-
-
-def sequence_of(params: Geometry, phase: Value, sequence: Value) -> Value:
-    """The number of a sequence of a phase among all; no bits if there is one."""
-    bits = (params.batch - 1).bit_length()
-    return Cat(sequence[:bits], phase if params.phases > 1 else Const(0, 0))
 
 
 class Products(wiring.Component):

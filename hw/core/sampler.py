@@ -10,7 +10,6 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS, LogitWeight, WeightParams
 from sterna.hw.core.post import result_layout
-from sterna.hw.core.products import sequence_of
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.model.quantized.plan import StageKind
@@ -107,7 +106,7 @@ class TokenSampler(wiring.Component):
         last = Signal()
         found, token, wanted = Signal(), Signal(params.token_bits), Signal()
         m.d.comb += [
-            choices.owner.eq(sequence_of(params, phase, sequence)),
+            choices.owner.eq(params.sequence_of(phase, sequence)),
             last.eq(sequence == params.batch - 1),
             wanted.eq(choices.wanted.bit_select(choices.owner, 1)),
         ]
@@ -230,7 +229,7 @@ class TokenSampler(wiring.Component):
             shape=layout, depth=max(params.sequences, 2), init=[], attrs=NEVER_COLLIDES)
         write, before = store.write_port(), store.read_port(domain="comb")
         read = store.read_port(domain="comb")
-        owner = sequence_of(params, tag.phase, tag.sequence)
+        owner = params.sequence_of(tag.phase, tag.sequence)
         m.d.comb += [
             before.addr.eq(owner), write.addr.eq(owner), read.addr.eq(self.choices.owner),
             write.en.eq(valid & (tag.first | (before.data.value - value)[-1])),
@@ -257,8 +256,8 @@ class TokenSampler(wiring.Component):
             attrs=BLOCK_RAM | NEVER_COLLIDES)
         write = store.write_port()
         m.d.comb += [
-            write.addr.eq(Cat(results.tag.beat[:word_bits], sequence_of(
-                params, results.tag.phase, results.tag.sequence))),
+            write.addr.eq(Cat(results.tag.beat[:word_bits], params.sequence_of(
+                results.tag.phase, results.tag.sequence))),
             write.data.eq(results.logits),
             # Beyond the vocabulary there may be further words, which are not read.
             write.en.eq(is_head & (results.tag.beat < params.logit_words)),

@@ -9,7 +9,6 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS
-from sterna.hw.core.products import sequence_of
 from sterna.hw.core.request import LIMIT_BITS
 from sterna.hw.core.sampler import choice_signature
 from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
@@ -110,7 +109,7 @@ class Sequences(wiring.Component):
 
         prompt, asked, taken = self._take_prompts(
             m, every("waiting") | every("generating") | every("held") | every("predicts"))
-        sampled = sequence_of(params, choices.phase, choices.sequence)
+        sampled = params.sequence_of(choices.phase, choices.sequence)
         sampled = sampled if len(sampled) else Const(0, 1)
         last = self._give_tokens(m, prompt, asked, taken, sampled)
         generates = Signal()

@@ -16,9 +16,8 @@ from amaranth.lib.data import ArrayLayout, StructLayout, View
 
 from sterna.hw.core.cells import cell_taps
 from sterna.hw.core.geometry import Geometry
-from sterna.hw.core.norm import norm_taps, scale_layout
+from sterna.hw.core.norm import act_layout, norm_taps, scale_layout
 from sterna.hw.core.post import result_layout, sum_tap
-from sterna.hw.core.products import act_layout, sequence_of
 from sterna.hw.core.vectors import element_layout
 from sterna.hw.emit.documents import field_bits
 from sterna.hw.emit.payloads import Fields
@@ -118,14 +117,14 @@ def show_taps(m, path, taps, active, predicts):
     for phase, (elements, valid) in enumerate(path.vectors):
         # The stage is still the last one when a token begins.
         show(taps.x[phase], valid,
-             sequence_of(params, Const(phase, 1), elements.sequence), active, y=elements.y)
+             params.sequence_of(Const(phase, 1), elements.sequence), active, y=elements.y)
     acts, scales = norm.acts, norm.scales
-    show(taps.q, norm.acts_valid, sequence_of(params, acts.phase, acts.sequence), runs, q=acts.q)
-    show(taps.a, norm.scales_valid, sequence_of(params, scales.phase, scales.sequence), runs,
+    show(taps.q, norm.acts_valid, params.sequence_of(acts.phase, acts.sequence), runs, q=acts.q)
+    show(taps.a, norm.scales_valid, params.sequence_of(scales.phase, scales.sequence), runs,
          scale=scales.scale)
     results = post.results
-    show(taps.z, post.results_valid, sequence_of(
-        params, results.tag.phase, results.tag.sequence), runs,
+    show(taps.z, post.results_valid, params.sequence_of(
+        results.tag.phase, results.tag.sequence), runs,
         **{field: results[field] for field, _ in results.shape() if field != "tag"})
     for lanes in (norm.taps, *([cells.taps] if cells else [])):
         for name, _ in lanes.shape():

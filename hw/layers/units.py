@@ -7,7 +7,6 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.datapath import Datapath
-from sterna.hw.core.products import sequence_of
 from sterna.hw.core.program import ProgramImage
 from sterna.hw.core.trace import show_taps, trace_layout
 from sterna.hw.core.vectors import element_layout
@@ -153,7 +152,7 @@ class LayerUnit(wiring.Component):
         word = Signal(self.results.payload.shape())
         m.d.comb += [word.y.eq(values), word.last.eq(tag.last)]
         if params.sequence_field:
-            m.d.comb += word.sequence.eq(sequence_of(params, tag.phase, tag.sequence))
+            m.d.comb += word.sequence.eq(params.sequence_of(tag.phase, tag.sequence))
         path.queue_results(m, self.results, word)
 
         completes, last = [], len(params.limits.program) - 1

@@ -495,6 +495,13 @@ def test_the_commands_take_a_network(
         assert "d 8, 1 layers, frames of 3 channels; " in printed("info", file)
     found = json.loads(printed("report", model, "--rows", 2, "--cols", 8, "--clock-mhz", 12,
                                "--json"))
+    slow = json.loads(printed("report", model, "--rows", 2, "--cols", 8, "--port-bits", 32,
+                              "--clock-mhz", 12, "--memory", 0.012, "--json"))
+    params = NETWORK.params_for(network, {"rows": 2, "cols": 8, "port_bits": 32})
+    # The memory gives a word of the port in four cycles, and a frame takes all of them.
+    assert slow["period"] >= 4 * sum(
+        each.words * params.weight_parts + each.headers * params.row_beats * params.header_parts
+        for each in params.placed)
     emitted = json.loads(printed("verilog", model, "-o", tmp_path / "v", "--rows", 2, "--cols", 8,
                                  "--json"))
     assert found["latency"] == emitted["cycles"][0]["latency"]

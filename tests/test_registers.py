@@ -27,7 +27,6 @@ from sterna.hw.core.registers import Bus
 from sterna.hw.core.request import Request
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.emit.tools import verilator_environment
-from sterna.hw.layers.network_product import network_image
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized.integer import IntegerModel
@@ -123,7 +122,10 @@ def test_a_host_gives_frames_to_a_network_behind_a_memory_and_takes_its_results(
     model = random_network(C12, 2)
     sizes = {"rows": 2, "cols": 8, "quant_lanes": 2, "port_bits": 64}
     done = emit_verilog(model, None, tmp_path / "network", bus=Bus.AXI4_LITE, **sizes)
-    image = pack_image(network_image(model, done.params))
+    model.save(tmp_path / "model.safetensors")
+    assert not main(["pack", str(tmp_path / "model.safetensors"), str(done.folder), "-o",
+                     str(tmp_path / "image.bin"), "--quiet"])
+    image = (tmp_path / "image.bin").read_bytes()
     frames = random_frames(model, 5)
     words = [{f"x_{lane}": value for lane, value in enumerate(word)} | {"start": at == 3}
              for at, frame in enumerate(frames.tolist())

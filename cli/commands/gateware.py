@@ -125,7 +125,8 @@ def pack(
     """Pack a model as an image that a unit reads from memory.
 
     The core was made for the limits of one model, and runs every other within them. Refuses one
-    that is not, and says by how much. A network runs others with its layers and scaling of frames.
+    that is not, and says by how much. A network's unit runs every network with the same layers,
+    formats and scaling of frames, and shifts within its range.
 
     Example: sterna pack tiny build/core -o build/image.bin
     """

@@ -49,7 +49,7 @@ class ImageStatus(enum.Enum, shape=3):  # type: ignore[call-arg]  # shape is for
     RUNNING = 1     #: it is whole, and for this core
     NO_IMAGE = 2    #: it begins with something else
     VERSION = 3     #: it is of another version
-    OTHER_CORE = 4    #: it is for other limits, array, lanes or port
+    OTHER_CORE = 4    #: it is for other limits, array, lanes, port or scaling of frames
     DAMAGED = 5     #: its CRC-32 is another one
     FAILED = 6      #: a word came with an error
     SILENT = 7      #: no word came for ``params.patience`` cycles
@@ -368,9 +368,8 @@ class ImageReader(wiring.Component):
 
 
 def port_section(params: Geometry) -> str:
-    """What the README of a folder says of the port; empty without one."""
-    return _PORT.format(file=IMAGE_FILE, bits=params.port_bits,
-                        patience=params.patience) if params.port_bits else ""
+    """What the README of a folder says of the port."""
+    return _PORT.format(file=IMAGE_FILE, bits=params.port_bits, patience=params.patience)
 
 
 _PORT = """\

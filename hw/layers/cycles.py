@@ -95,11 +95,14 @@ class _Matrices(_Unit):
 
 
 class _Layer(_Unit):
-    def __init__(self, params: LayerParams, memory: MemoryTiming | None = None) -> None:
+    def __init__(
+        self, params: LayerParams, memory: MemoryTiming | None = None, *, rested: bool = False,
+    ) -> None:
         super().__init__(params, params.post_lanes)
         if params.port_bits:
             self.reader = Reader(self, memory or MemoryTiming())
-            self.rest()
+            if rested:
+                self.rest()
         self.own = self.words[0]
         self.total = params.vector_beats
         # From the last word to its vector's largest magnitude.
@@ -149,15 +152,17 @@ class _Layer(_Unit):
 
 
 def result_times(
-    params: LayerParams, vectors: list[int], memory: MemoryTiming | None = None,
+    params: LayerParams, vectors: list[int], memory: MemoryTiming | None = None, *,
+    rested: bool = True,
 ) -> list[int]:
     """The cycles in which words of results are offered, from the first word taken on.
 
     ``vectors``: one after the other, each the index of its matrix; of a layer each the number of
-    its sequence, which take turns. ``memory`` is behind the port, if there is one.
+    its sequence, which take turns. ``memory`` is behind the port, if there is one, and all that
+    there is room for has been read ahead, or nothing if the unit has not ``rested``.
     """
     if params.limits.normalizes:
-        return _Layer(params, memory).run(vectors)
+        return _Layer(params, memory, rested=rested).run(vectors)
     return _Matrices(params).run(vectors)
 
 
@@ -170,10 +175,12 @@ def unit_cycles(
     matrices = range(len(params.limits.program))
     for matrix in [0] if params.limits.normalizes else matrices:
         turn = list(range(params.sequences)) if params.limits.normalizes else [matrix]
-        times = result_times(params, turn * 2 * _STEADY, memory)
+        # What is read ahead would hide for many vectors that a memory is slow.
+        times = result_times(params, turn * 2 * _STEADY, memory, rested=False)
         ends = times[len(times) // (2 * _STEADY) - 1::len(times) // (2 * _STEADY)]
         # Two vectors may be under way: of two ends that follow each other the spaces may differ.
-        found.append(UnitCycles(ends[0], (ends[-1] - ends[_STEADY - 1]) / _STEADY / len(turn)))
+        first = result_times(params, turn, memory)[-1] if params.port_bits else ends[0]
+        found.append(UnitCycles(first, (ends[-1] - ends[_STEADY - 1]) / _STEADY / len(turn)))
     return tuple(found)
 
 

@@ -141,7 +141,7 @@ def _frame(layer: Layer) -> FrameConstants | None:
 def layer_image(layer: Layer, params: LayerParams) -> ProgramImage:
     """The weights of a layer as the words of a unit's memories.
 
-    Raises ValueError if the unit was made for another one that this is not like.
+    Raises ValueError, with what differs, if the unit does not take this layer.
     """
     matrices, own, limits = layer.matrices(), _limits(layer), params.limits
     (low, high), shifts = limits.shifts, own.shifts

@@ -14,6 +14,7 @@ __all__ = ["CoreParams"]
 class CoreParams(Geometry):
     """Geometry of a :class:`~sterna.hw.core.core.Core`.
 
+    >>> from sterna.hw.core.limits import Limits
     >>> from sterna.model.quantized import load_model
     >>> params = CoreParams(Limits.of(load_model("tiny")), sequences=16)
     >>> params.phases, params.batch, params.tiles, params.array_latency

@@ -129,7 +129,7 @@ $(VENV)/.demo: pyproject.toml setup.py constraints.txt $(VENV)/.made | tools
 	@touch $@ $(VENV)/.quick
 
 $(VENV)/.test: pyproject.toml setup.py constraints.txt $(VENV)/.made | tools
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,hw,pnr,gowin,nexus,sim,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,hw,sim,dev]'
 	@touch $@ $(VENV)/.demo $(VENV)/.docs $(VENV)/.quick
 
 # In a folder of its own, where only what asks for it finds it: torch uses Triton if it sees one.

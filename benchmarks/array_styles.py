@@ -23,10 +23,12 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.emit.verilog import verilog_files
-from sterna.hw.flow.netlist import free_carry_ends
 from sterna.hw.flow.place_route import pack, resources_of
-from sterna.hw.flow.synthesis import Family, synthesize
-from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource
+from sterna.hw.flow.synthesis import synthesize
+from sterna.hw.fpga.families import TARGETS
+from sterna.hw.fpga.families.ecp5 import ECP5
+from sterna.hw.fpga.family import FpgaTarget, Resource
+from sterna.hw.fpga.netlist import free_carry_ends
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_array import TernaryMacArray
@@ -83,7 +85,7 @@ def array_area(
             verilog_files(component, MODULE), MODULE, target.family, multipliers=multipliers)
         luts = mapped.area.lut
         if target.router is not None:
-            if target.family is Family.ECP5:
+            if target.family is ECP5:
                 free_carry_ends(netlist, MODULE)
             packed = pack(folder, target, json.dumps(netlist).encode())
             luts = resources_of(target.router, packed)[Resource.LUT]

@@ -21,8 +21,8 @@ from sterna.hw.core.program import ProgramImage, place_stages
 from sterna.hw.core.request import Request
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.cached_tools import CachedTools
-from sterna.hw.flow.primitives import Area
-from sterna.hw.flow.target import target_named
+from sterna.hw.fpga.families import target_named
+from sterna.hw.fpga.family import Area
 from sterna.model.cache import user_cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16

@@ -20,7 +20,8 @@ from sterna.cli.terminal.tables import Table
 from sterna.hw.core.core_product import CORE
 from sterna.hw.flow import estimate
 from sterna.hw.flow.synth import synth
-from sterna.hw.flow.target import TARGETS, Resource, style_for
+from sterna.hw.fpga.families import TARGETS, style_for
+from sterna.hw.fpga.family import Resource
 from sterna.model.cache import user_cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from sterna import C12, ModelConfig, corpus_from_file, evaluate, quantize, train
-from sterna.hw import BOARDS, BoardParams, board_design, build_bitstream
+from sterna.hw import BoardParams, board_design, board_named, build_bitstream
 
 TEXT, STEPS = argparse.__file__, 200  # any UTF-8 text of 4 KiB or more, say of 1 MB; 20,000
 
@@ -19,8 +19,8 @@ model.save("own.safetensors")
 bits = evaluate(model, corpus.heldout).bits_per_byte
 print(f"{corpus.name}: {bits:.2f} bits per byte of held-out text after {STEPS} steps")
 
-made = build_bitstream(board_design(model, BoardParams(BOARDS["icebreaker"])))
+made = build_bitstream(board_design(model, BoardParams(board_named("icebreaker"))))
 Path(made.name).write_bytes(made.data)
-for resource, (used, available) in made.used.items():
-    print(f"{resource}: {used:,} of {available:,}")
+for each in made.usage:
+    print(f"{each.resource}: {each.needed:,} of {each.available:,}")
 print(f"{made.name}: {len(made.data):,} bytes, {made.fmax_mhz:.1f} MHz reached, 12 wanted")

@@ -1,5 +1,5 @@
 from .board.bitstream import build_bitstream as build_bitstream
-from .board.boards import BOARDS as BOARDS
+from .board.boards import board_named as board_named
 from .board.conversation import Conversation as Conversation
 from .board.conversation import FrameConversation as FrameConversation
 from .board.top import BoardParams as BoardParams

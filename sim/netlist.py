@@ -16,8 +16,9 @@ import numpy as np
 
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import files_of
-from sterna.hw.flow.netlist import absorb_registers, model_files, netlist_verilog
-from sterna.hw.flow.synthesis import Family, synthesize
+from sterna.hw.flow.synthesis import synthesize
+from sterna.hw.fpga.families.ecp5 import ECP5
+from sterna.hw.fpga.netlist import absorb_registers, model_files, netlist_verilog
 from sterna.model.folder import check_replaceable, write_folder
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.bench.runner import Engine
@@ -32,7 +33,7 @@ __all__ = ["netlist_of", "simulate_core_netlist", "simulate_netlist",
 
 def synthesize_unit(emitted: EmittedUnit) -> dict[str, Any]:
     """Synthesise an emitted unit for ECP5 and return the netlist, as Yosys' JSON has it."""
-    return synthesize(files_of(emitted.verilog_path), emitted.module, Family.ECP5)[1]
+    return synthesize(files_of(emitted.verilog_path), emitted.module, ECP5)[1]
 
 
 def netlist_of(emitted: EmittedUnit, folder: Path) -> EmittedUnit:

@@ -106,10 +106,9 @@ def _of_command(line: str, folder: Path) -> dict[str, str]:
 
 
 def _of_board(name: str, folder: Path) -> dict[str, str]:
-    from sterna.hw.board import BoardName
-    from sterna.hw.board.boards import BOARDS
+    from sterna.hw.board.boards import board_named
     from sterna.hw.board.top import BoardParams, board_design, write_sources
-    board = BOARDS[BoardName(name)]
+    board = board_named(name)
     sizes = {**board.sizes, "rows": 2, "cols": 8, "quant_lanes": 2}
     write_sources(
         board_design(MODELS["line"], BoardParams(board), sizes), folder / "written")

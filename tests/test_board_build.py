@@ -19,10 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sterna.cli.main import main
-from sterna.hw.board import BoardName, bitstream, top
+from sterna.hw.board import bitstream, top
 from sterna.hw.board.bitstream import Attempt, TimingError, build_bitstream
-from sterna.hw.board.boards import BOARDS, constraints_text
-from sterna.hw.board.clock import BoardClock, board_pll, ecp5_pll, ice40_pll
+from sterna.hw.board.board import constraints_text
+from sterna.hw.board.boards import BOARD_NAMES, board_named
+from sterna.hw.board.clock import BoardClock, board_pll
 from sterna.hw.board.top import TOP_MODULE, BoardDesign, BoardParams, board_design, write_sources
 from sterna.hw.board.uart import UartReceiver, UartTransmitter
 from sterna.hw.core.core_params import CoreParams
@@ -30,13 +31,16 @@ from sterna.hw.core.limits import Limits
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import PlaceRouteError, pack_bitstream
-from sterna.hw.flow.target import Resource
+from sterna.hw.flow.synth_report import Usage
+from sterna.hw.fpga.families.ecp5 import ecp5_pll
+from sterna.hw.fpga.families.ice40 import ice40_pll
+from sterna.hw.fpga.family import Resource
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized.synthetic import random_model
 
-ULX3S, ICEBREAKER = (BOARDS[name] for name in BoardName)
+ULX3S, ICEBREAKER = board_named("ulx3s-85f"), board_named("icebreaker")
 MHZ = 1_000_000
 NO_CACHE = Cache(None)
 CONFIG = ModelConfig(d=8, layers=1, dff=8, vocab=128)
@@ -101,6 +105,13 @@ def test_ecp5_settings_give_the_clock_within_the_limits(crystal, factor, divider
     assert 400 * MHZ <= wanted * output == pll.oscillator_hz <= 800 * MHZ
     assert feedback <= 80
     assert divider <= 128 >= output
+
+
+def test_a_board_is_named_as_its_file() -> None:
+    for name in BOARD_NAMES:
+        assert board_named(name).name == name
+    with pytest.raises(ValueError, match="board must be one of icebreaker, ulx3s-85f, got 'de10'"):
+        board_named("de10")
 
 
 def test_a_board_at_the_frequency_of_its_crystal_needs_no_pll():
@@ -172,8 +183,10 @@ def test_a_bitstream_is_made(board, mhz, tmp_path):
     assert made.name == ("ulx3s-85f.bit" if board is ULX3S else "icebreaker.bin")
     assert made.fmax_mhz >= design.params.clock_hz / 1e6
     assert made.attempts == {1: made.fmax_mhz}
-    assert 30 < made.used[Resource.LUT][0] < 400
-    assert made.used[Resource.LUT][1] == board.target.available[Resource.LUT]
+    lut = made.usage[0]
+    assert lut.resource is Resource.LUT
+    assert 30 < lut.needed < 400
+    assert lut.available == board.target.available[Resource.LUT]
     text = unpacked(made.name, made.data, tmp_path)
     assert len(text) > 10_000
     assert re.search("LFE5U-85F" if board is ULX3S else r"\.device 5k", text)
@@ -200,7 +213,7 @@ def test_a_clock_that_is_not_met_is_told_with_every_seed():
         r"take a lower --clock \(at most \d+\.\d\).*; slowest: \S+ -> .+ in routing$",
         str(error.value))
     assert set(error.value.report.attempts) == {3, 4}
-    assert error.value.report.used[Resource.LUT][0] > 0
+    assert error.value.report.usage[0].needed > 0
 
 
 @pytest.mark.long
@@ -212,24 +225,19 @@ def test_what_does_not_fit_is_told_with_the_numbers():
             f"  reg q; always @(posedge clk) q <= {' ^ '.join(f'o{i}[9]' for i in range(9))};\n"
             "  assign tx = q; assign led = q;\nendmodule\n")
     with pytest.raises(FitError, match=(
-            r"does not fit the icebreaker: DSP 9 needed, 8 available.* bundled models micro fits")):
+            r"does not fit ice40-up5k: DSP 9 needed, 8 available.* bundled models micro fits"),
+    ) as error:
         build_bitstream(
             replace(echo(ICEBREAKER), verilog={f"{TOP_MODULE}.v": text}), cache=NO_CACHE)
-
-
-@pytest.mark.parametrize(("board", "name"), [(ICEBREAKER, "logic cells"), (ULX3S, "LUT")])
-def test_what_does_not_fit_is_told_in_the_words_of_the_target(board, name):
-    tried = Attempt({Resource.LUT: (90_000, 5280)}, {}, {}, {})
-    with pytest.raises(FitError, match=f"{board.name}: {name} 90,000 needed, 5,280 avail") as error:
-        bitstream._check_fit(board, tried, board.fitting)
-    assert error.value.report is tried
+    assert error.value.report.usage[-1].needed == 9
 
 
 @pytest.mark.parametrize("kind", [FitError, TimingError])
 def test_what_was_found_is_written_also_where_nothing_was_built(
     kind, tmp_path, monkeypatch, capsys,
 ):
-    tried = Attempt({Resource.LUT: (90_000, 5280)}, {1: 11.5}, {}, {"nextpnr": "1.2"})
+    lut = Usage(Resource.LUT, 90_000, 5280, "nextpnr")
+    tried = Attempt((lut,), {1: 11.5}, {}, {"nextpnr": "1.2"})
 
     def fail(*arguments, **named):
         raise kind("there is too little of it", tried)
@@ -311,7 +319,7 @@ def test_sources_hold_the_design_its_pins_and_models_of_cells(tmp_path):
     (("--board", "icebreaker", "--clock", "20"), "the nearest it can are 19.875 and 20.25 MHz"),
     (("--board", "icebreaker", "--baud", "1000000"), "baud must be from 1 to 750000"),
     (("--board", "ulx3s-85f", "--seed", "0"), "--seed and --seeds must be at least 1"),
-    (("--board", "de10"), "de10"),
+    (("--board", "de10"), "--board must be one of icebreaker, ulx3s-85f, got 'de10'"),
     (("--board", "icebreaker", "--sdram"), "the icebreaker has no SDRAM"),
 ])
 def test_what_cannot_be_built_is_refused(options, message, tmp_path, capsys):

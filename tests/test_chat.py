@@ -21,8 +21,7 @@ from sterna.cli.commands.board import _Talk
 from sterna.cli.main import main
 from sterna.export.runtime.generate import generate_tokens
 from sterna.export.runtime.runtime import OnnxModel
-from sterna.hw.board import BoardName
-from sterna.hw.board.boards import BOARDS
+from sterna.hw.board.boards import board_named
 from sterna.hw.board.conversation import Conversation
 from sterna.hw.board.serial_protocol import Order, order_bytes
 from sterna.hw.board.top import BoardDesign, BoardParams, board_design
@@ -42,13 +41,13 @@ GREEDY, SAMPLED = (0.0, 1), (0.9, 0xC0FFEE)
 FAST_BAUD = 3_000_000
 
 # Shape, profile and seed of a model, and a board: one with small sizes, one with its own.
-BUILDS: dict[str, tuple[ModelConfig, NumericProfile, int, BoardName]] = {
-    "ulx3s": (ModelConfig(d=16, layers=1, dff=24, vocab=256), C12, 3, BoardName.ULX3S_85F),
+BUILDS: dict[str, tuple[ModelConfig, NumericProfile, int, str]] = {
+    "ulx3s": (ModelConfig(d=16, layers=1, dff=24, vocab=256), C12, 3, "ulx3s-85f"),
     "two layers of S16": (
-        ModelConfig(d=12, layers=2, dff=20, vocab=256), S16, 4, BoardName.ULX3S_85F),
-    "icebreaker": (ModelConfig(d=16, layers=1, dff=32, vocab=128), C12, 5, BoardName.ICEBREAKER),
+        ModelConfig(d=12, layers=2, dff=20, vocab=256), S16, 4, "ulx3s-85f"),
+    "icebreaker": (ModelConfig(d=16, layers=1, dff=32, vocab=128), C12, 5, "icebreaker"),
     # More tokens than bytes have values.
-    "letters": (ModelConfig(d=16, layers=1, dff=24, vocab=300), C12, 6, BoardName.ULX3S_85F)}
+    "letters": (ModelConfig(d=16, layers=1, dff=24, vocab=300), C12, 6, "ulx3s-85f")}
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,10 @@ def boards(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Built]:
     def build(name: str) -> Built:
         config, profile, seed, board = BUILDS[name]
         model = random_model(config, profile, seed=seed)
-        if board is BoardName.ICEBREAKER:
-            params, sizes = BoardParams(BOARDS[board]), BOARDS[board].sizes
+        if board == "icebreaker":
+            params, sizes = BoardParams(board_named(board)), board_named(board).sizes
         else:
-            params = BoardParams(BOARDS[board], baud=FAST_BAUD)
+            params = BoardParams(board_named(board), baud=FAST_BAUD)
             sizes = {"rows": 2, "cols": 8}
         return Built(model, OnnxModel(model), board_design(model, params, sizes),
                      tmp_path_factory.mktemp("board"))
@@ -315,7 +314,7 @@ def test_waves_of_a_board_show_its_pins(tmp_path, capsys) -> None:
 @pytest.mark.timeout(1800)
 def test_the_bundled_model_talks_as_under_onnxruntime(tmp_path) -> None:
     model = load_model("tiny")
-    board = BOARDS[BoardName.ULX3S_85F]
+    board = board_named("ulx3s-85f")
     simulation = BoardSimulation(board_design(model, BoardParams(board), board.sizes), tmp_path)
     conversation = met(simulation)
     for temperature, seed, text in ((0.0, 1, b"The for statement"), (0.7, 5, b"class")):

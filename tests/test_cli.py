@@ -18,7 +18,7 @@ from command_line import refusal, run
 
 from sterna.cli.main import app
 from sterna.hw.catalog import UNITS
-from sterna.hw.flow.target import TARGETS
+from sterna.hw.fpga.families import TARGETS
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
 from sterna.model.extras import install_command
 from sterna.model.profile import PROFILES
@@ -300,7 +300,7 @@ BAD_INPUT = [
     ("report tiny --clock-mhz 0 -o r.html", "the clock must be a positive number of MHz, got 0"),
     ("report tiny --memory 1 --clock-mhz 80", "--memory goes with --port-bits and a --clock"),
     ("report tiny --port-bits 64 --clock-mhz 80 --memory nan", "the bandwidth must be a positive"),
-    ("report tiny --board arty --clock-mhz 80", "--board must be one of ulx3s, arty-a7, kv260"),
+    ("report tiny --board arty --clock-mhz 80", "--board must be one of ulx3s-85f, arty-a7, kv260"),
     ("report tiny --board u250", "--board goes with a --clock-mhz, and without --memory"),
     ("report tiny -o report.txt", "--output must end in .html, got report.txt"),
     # Operators are not compiled for what is refused.

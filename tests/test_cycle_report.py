@@ -210,7 +210,7 @@ def test_json_has_the_figures_of_the_report_and_goes_with_a_page(capsys, tmp_pat
     target = tmp_path / "new" / "report.html"
     # 0.15616 GB/s at 39.04 MHz are four bytes a cycle.
     options = ("micro", "--rows", 4, "--cols", 32, "--sequences", 2, "--clock-mhz", 39.04,
-               "--port-bits", 64, "--board", "ulx3s")
+               "--port-bits", 64, "--board", "ulx3s-85f")
     code, out, _ = run(capsys, "report", *options, "--json", "--quiet", "-o", target)
     model = load_model("micro")
     params = CoreParams(Limits.of(model), 4, 32, sequences=2, port_bits=64)

@@ -14,7 +14,8 @@ from sterna.hw.core.cycle_model import cycles_per_token
 from sterna.hw.core.limits import Limits
 from sterna.hw.flow import estimate
 from sterna.hw.flow.estimate import estimated, fitted, fitting, fold, has_room, shape_of, sizes_of
-from sterna.hw.flow.target import TARGETS, Resource
+from sterna.hw.fpga.families import TARGETS
+from sterna.hw.fpga.family import Resource
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized import load_model

@@ -19,7 +19,9 @@ from typing import Any
 import pytest
 
 from sterna.hw.emit.tools import files_of, run_yosys, verilator_environment
-from sterna.hw.flow.netlist import (
+from sterna.hw.flow.synthesis import synthesize
+from sterna.hw.fpga.families.ecp5 import ECP5
+from sterna.hw.fpga.netlist import (
     Absorbed,
     CarryEnds,
     NetlistError,
@@ -28,7 +30,6 @@ from sterna.hw.flow.netlist import (
     model_files,
     netlist_verilog,
 )
-from sterna.hw.flow.synthesis import Family, synthesize
 
 STIMULUS_BITS = 128
 _ADDRESSES = 64
@@ -214,7 +215,7 @@ int main() {{
 
 def netlist_of(name: str, parts: Sequence[Part], folder: Path) -> dict[str, Any]:
     (folder / "rtl.v").write_text(design(name, parts))
-    return synthesize(files_of(folder / "rtl.v"), name, Family.ECP5)[1]
+    return synthesize(files_of(folder / "rtl.v"), name, ECP5)[1]
 
 
 def differences(

@@ -24,8 +24,7 @@ from sterna.export.native.ops import with_ops
 from sterna.export.runtime.check import check_exact
 from sterna.export.runtime.runtime import with_taps
 from sterna.export.runtime.session import Session
-from sterna.hw.board import BoardName
-from sterna.hw.board.boards import BOARDS
+from sterna.hw.board.boards import board_named
 from sterna.hw.board.conversation import ConversationError, FrameConversation
 from sterna.hw.board.serial_protocol import Answer, Order, order_bytes
 from sterna.hw.board.top import BoardParams, board_core, board_design
@@ -378,7 +377,7 @@ def test_all_recordings_in_verilog(vowels: tuple[QuantizedModel, Recordings]) ->
 def test_a_board_gives_the_results_of_the_reference_and_forgets_when_told(
     network: QuantizedModel, tmp_path: Path,
 ) -> None:
-    board = BOARDS[BoardName.ULX3S_85F]
+    board = board_named("ulx3s-85f")
     params = BoardParams(board, clock_hz=25_000_000, baud=25_000_000 // 16)
     design = board_design(network, params, {"rows": 4, "cols": 4, "quant_lanes": 2})
     assert design.core.post_lanes == 2      # so that words are put together and taken apart
@@ -446,11 +445,11 @@ def test_a_board_that_cannot_be_asked_is_refused(
 def test_a_network_of_several_sequences_or_wide_results_has_no_serial_line(
     network: QuantizedModel,
 ) -> None:
-    board = BOARDS[BoardName.ICEBREAKER]
+    board = board_named("icebreaker")
     with pytest.raises(ValueError, match="a serial line has one sequence, the network 2"):
         board_core(network, board, {"sequences": 2})
     with pytest.raises(ValueError, match="a network is in the bitstream: it goes without --sdram"):
-        board_core(network, BOARDS[BoardName.ULX3S_85F], sdram=True)
+        board_core(network, board_named("ulx3s-85f"), sdram=True)
 
 
 # The command ------------------------------------------------------------------------

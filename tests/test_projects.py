@@ -13,8 +13,9 @@ from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.registers import Bus
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.flow.place_route import route
-from sterna.hw.flow.synthesis import Family, synthesize
-from sterna.hw.flow.target import TARGETS
+from sterna.hw.flow.synthesis import synthesize
+from sterna.hw.fpga.families import TARGETS
+from sterna.hw.fpga.families.ecp5 import ECP5
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
@@ -71,7 +72,7 @@ def test_nextpnr_takes_the_clock_from_the_constraints(tmp_path):
     """Of a register in place of the unit: only its clock counts."""
     done = emit_verilog(MODEL, "glu", tmp_path / "unit", lanes=2)
     text = "module top(input clk, output reg q); always @(posedge clk) q <= ~q; endmodule\n"
-    _, netlist = synthesize({"top.v": text}, "top", Family.ECP5)
+    _, netlist = synthesize({"top.v": text}, "top", ECP5)
     (tmp_path / "unit.sdc").write_text(done.text("glu_unit.sdc"))
     report = route(tmp_path, TARGETS["ecp5-25k"], json.dumps(netlist).encode(),
                    ["--sdc", "unit.sdc"])

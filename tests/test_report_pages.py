@@ -27,7 +27,6 @@ from sterna.export.float.reference import rounding_errors
 from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.cycle_report import cycle_report
 from sterna.hw.core.limits import Limits
-from sterna.hw.flow.primitives import Area
 from sterna.hw.flow.report import CellCounts
 from sterna.hw.flow.routed import (
     CriticalPath,
@@ -37,8 +36,11 @@ from sterna.hw.flow.routed import (
     SlackHistogram,
 )
 from sterna.hw.flow.synth_report import SeedRun, SynthReport, Usage
-from sterna.hw.flow.synthesis import Family, Synthesis
-from sterna.hw.flow.target import TARGETS, Resource
+from sterna.hw.flow.synthesis import Synthesis
+from sterna.hw.fpga.families import TARGETS
+from sterna.hw.fpga.families.ecp5 import ECP5
+from sterna.hw.fpga.families.ice40 import ICE40
+from sterna.hw.fpga.family import Area, Resource
 from sterna.model.quantized import load_model
 
 MODEL = load_model("micro")
@@ -55,7 +57,7 @@ def synth_report(**changes: object) -> SynthReport:
     """A report as it is after place and route; the figures are made up."""
     report = SynthReport(
         "mac", {"rows": 2, "cols": 4}, "ternary_mac_array", TARGETS["ecp5-25k"],
-        {"sterna": "0"}, Synthesis(Family.ECP5, "Yosys 0", {"LUT4": 40, "TRELLIS_FF": 30}, {}),
+        {"sterna": "0"}, Synthesis(ECP5, "Yosys 0", {"LUT4": 40, "TRELLIS_FF": 30}, {}),
         (Usage(Resource.LUT, 12144, 24288, "nextpnr"), Usage(Resource.DSP, 0, 28, "nextpnr")),
         {"": Area(5, 0, 10), "row0": Area(20, 4, 10), "row1": Area(15, 4, 10)},
         runs=(SeedRun(1, 250.0, PATH, PLACED, SLACK),), aim_mhz=180.0, macs_per_cycle=8)
@@ -178,7 +180,7 @@ def test_the_tables_of_a_synthesis_fit_eighty_columns(
                   for resource, number in target.available.items())
     report = synth_report(
         unit="core", sizes={}, module="matmul_free_core", target=target, usage=usage,
-        synthesis=Synthesis(Family.ICE40, "Yosys 0.70", {}, {}), cycles_per_token=2173.0,
+        synthesis=Synthesis(ICE40, "Yosys 0.70", {}, {}), cycles_per_token=2173.0,
         blocks={"activations": Area(12_345, 12_345, 12_345, 123, 123)},
         runs=tuple(SeedRun(seed, 33.5, path, (), None) for seed in (1, 2)))
     assert len(headline(report)) == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sterna.export.runtime.runtime import OnnxModel
-from sterna.hw.board.boards import BOARDS
+from sterna.hw.board.boards import board_named
 from sterna.hw.board.conversation import Conversation, ConversationError
 from sterna.hw.board.serial_protocol import BLOCK_BYTES
 from sterna.hw.board.top import BoardParams, board_design, write_sources
@@ -20,7 +20,7 @@ from sterna.model.quantized.sampling import Sampler
 from sterna.model.quantized.synthetic import random_model
 from sterna.sim.board import BoardSimulation, ConversationReference
 
-ULX3S = BoardParams(BOARDS["ulx3s-85f"], 80_000_000, 4_000_000)
+ULX3S = BoardParams(board_named("ulx3s-85f"), 80_000_000, 4_000_000)
 SIZES = {"rows": 4, "cols": 16}
 LARGE, SMALL = (random_model(ModelConfig(*shape, vocab=128), S16, seed=seed)
                 for seed, shape in enumerate(((16, 2, 24), (12, 1, 20))))
@@ -81,6 +81,6 @@ def test_the_folder_has_what_is_synthesised_and_all_pins(tmp_path: Path) -> None
 
 def test_an_sdram_that_is_not_there_or_too_small_is_refused() -> None:
     with pytest.raises(ValueError, match="the icebreaker has no SDRAM"):
-        board_design(SMALL, BoardParams(BOARDS["icebreaker"]), sdram=True)
+        board_design(SMALL, BoardParams(board_named("icebreaker")), sdram=True)
     with pytest.raises(ValueError, match="over a serial line the vocabulary must be from 128"):
         board_design(random_model(ModelConfig(8, 1, 8, 64), S16, seed=1), ULX3S, SIZES, sdram=True)

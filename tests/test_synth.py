@@ -24,14 +24,16 @@ from sterna.hw.core.core_product import core_params
 from sterna.hw.core.cycle_model import cycles_per_token
 from sterna.hw.emit.tools import run_yosys
 from sterna.hw.emit.verilog import verilog_files
-from sterna.hw.flow.estimate import block_rams, core_rams
-from sterna.hw.flow.fit import FITTING, FitError
+from sterna.hw.flow.estimate import core_rams
+from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import RouterPhase, pack
-from sterna.hw.flow.primitives import Area
 from sterna.hw.flow.synth import synth
 from sterna.hw.flow.synth_report import SeedRun, part_of
-from sterna.hw.flow.synthesis import Family, synthesize
-from sterna.hw.flow.target import TARGETS, Resource
+from sterna.hw.flow.synthesis import synthesize
+from sterna.hw.fpga.families import TARGETS
+from sterna.hw.fpga.families.ecp5 import ECP5
+from sterna.hw.fpga.families.ice40 import ICE40
+from sterna.hw.fpga.family import Area, Resource
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
@@ -87,7 +89,7 @@ module top(input clk, input d, output reg q); always @(posedge clk) q <= ~d; end
     pins = target.part_pins and target.part_pins.replace("wrapper_in", "d").replace(
         "wrapper_out", "q").replace("rst", "open")
     run_yosys(tmp_path, "read_verilog top.v\n"
-              f"synth_{target.family.value} -top top\nwrite_json top.json")
+              f"synth_{target.family.name} -top top\nwrite_json top.json")
     used = pack(tmp_path, target, (tmp_path / "top.json").read_bytes(), pins=pins)
     for resource, cells in target.router.bels.items():
         if target.available[resource]:
@@ -204,7 +206,7 @@ def test_a_core_is_counted_by_block_with_its_cycles(cache):
         assert sum(getattr(area, attribute) for area in report.blocks.values()) == total
     # As many as are counted from the memories, before any of this.
     params = core_params(MODEL, **report.sizes)
-    assert (core_rams(params, Family.ECP5).total() == report.synthesis.area.block_ram
+    assert (core_rams(params, ECP5).total() == report.synthesis.area.block_ram
             == report.needed(Resource.BLOCK_RAM))
     # nextpnr adds LUTs where a carry chain begins or ends, and takes none away.
     assert (report.synthesis.area.lut <= report.needed(Resource.LUT)
@@ -238,10 +240,10 @@ class RomBench(wiring.Component):
 @pytest.mark.long
 def test_block_rams_are_as_many_as_estimated():
     words, bits = [3 ** index % (1 << 72) for index in range(1000)], 72
-    for family in (Family.ECP5, Family.ICE40):
-        files = verilog_files(RomBench(words, bits, family is Family.ICE40), "weights")
+    for family in (ECP5, ICE40):
+        files = verilog_files(RomBench(words, bits, family is ICE40), "weights")
         done, _ = synthesize(files, "weights", family)
-        assert done.area.block_ram == block_rams(len(words), bits, family)
+        assert done.area.block_ram == family.block_rams(len(words), bits)
 
 
 @pytest.mark.long
@@ -310,7 +312,7 @@ def test_logic_that_does_not_fit_is_reported_with_numbers(run, model_file, cache
 
 @pytest.mark.long
 def test_without_sizes_the_bundled_model_fits(run, tmp_path):
-    assert FITTING["ice40-up5k"] == "micro"
+    assert TARGETS["ice40-up5k"].fitting == "micro"
     code, out, err = run("micro", "--target", "ice40-up5k", "--quiet", "-o", tmp_path / "report")
     assert (code, err) == (0, "")
     data = json.loads((tmp_path / "report" / "synth.json").read_text())
@@ -336,9 +338,7 @@ def test_weights_that_do_not_fit_are_refused_before_synthesis(run, tmp_path, mon
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (("--target", "ecp6"), "target must be one of ecp5-85k, ecp5-25k, ice40-up5k, "
-     "ice40-hx8k, gw2a-18, "
-     "lifcl-40, xc7"),
+    (("--target", "ecp6"), f"target must be one of {', '.join(TARGETS)}, got 'ecp6'"),
     (("--target", "xc7", "--pnr"), "xc7 has no router that pip can install"),
     (("--target", "ecp5-85k", "--freq", 100), "needs place and route"),
     (("--target", "ecp5-85k", "--seeds", 2), "give --pnr"),

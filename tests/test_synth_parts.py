@@ -18,9 +18,7 @@ from sterna.hw.catalog import UNITS
 from sterna.hw.core.core_product import CORE
 from sterna.hw.emit.documents import Port
 from sterna.hw.flow import estimate
-from sterna.hw.flow.estimate import block_rams
 from sterna.hw.flow.fit import (
-    FITTING,
     FitError,
     check_fit,
     check_memories,
@@ -28,7 +26,6 @@ from sterna.hw.flow.fit import (
     usual_sizes,
     what_fits,
 )
-from sterna.hw.flow.hierarchy import Hierarchy
 from sterna.hw.flow.place_route import (
     PlaceRouteError,
     RouterPhase,
@@ -38,7 +35,6 @@ from sterna.hw.flow.place_route import (
     step_of,
     timing_of,
 )
-from sterna.hw.flow.primitives import Area
 from sterna.hw.flow.routed import (
     PlacedCells,
     SlackBin,
@@ -50,8 +46,11 @@ from sterna.hw.flow.routed import (
 )
 from sterna.hw.flow.synth import synth, wrapper_text
 from sterna.hw.flow.synth_report import Usage
-from sterna.hw.flow.synthesis import Family
-from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, style_for
+from sterna.hw.fpga.families import FAMILIES, TARGETS, style_for
+from sterna.hw.fpga.families.ecp5 import ECP5
+from sterna.hw.fpga.families.ice40 import ICE40
+from sterna.hw.fpga.family import Area, FpgaTarget, Resource
+from sterna.hw.fpga.hierarchy import Hierarchy
 from sterna.hw.layers.network_product import NETWORK
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_product import MAC
@@ -94,7 +93,7 @@ def test_styles_go_with_the_family_whose_cells_they_are_built_of():
     for wanted in ("auto", *ArrayStyle):
         for target in TARGETS.values():
             vendor = wanted.partition("-")[0]
-            if vendor in ("auto", "generic", target.family.value):
+            if vendor in ("auto", "generic", target.family.name):
                 assert style_for(target, wanted) in list(ArrayStyle)
             else:
                 with pytest.raises(ValueError, match="does not have: take --style auto"):
@@ -120,9 +119,9 @@ def fake(tmp_path, monkeypatch):
             + "".join(f"    {line}\n" for line in body.splitlines()))
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         monkeypatch.syspath_prepend(tmp_path)
-        router = replace(TARGETS["ecp5-85k"].router, package="fake", module="fake_nextpnr",
+        router = replace(ECP5.router, package="fake", module="fake_nextpnr",
                          function="run", bels={})
-        return FpgaTarget("fake", "", Family.ECP5, router=router, router_options=("--big",))
+        return FpgaTarget("fake", "", replace(ECP5, router=router), router_options=("--big",))
 
     return make
 
@@ -229,15 +228,15 @@ NETLIST = {"modules": {"top": {
 
 
 def test_every_cell_belongs_to_a_block():
-    hierarchy = Hierarchy(NETLIST, "top")
+    hierarchy = Hierarchy(NETLIST, "top", ECP5)
     assert {name: hierarchy.block(name) for name in hierarchy.cells} == {
         "norm.x_FF": "norm", "start_FF": "norm.root", "start_LUT": "norm",
         "start_LUT_2": "norm", "norm.root_carry": "norm.root", "norm.bank.0.0": "norm"}
     assert hierarchy.area()["norm.root"] == {"TRELLIS_FF": 1, "CCU2C": 1}
-    inner = Hierarchy(NETLIST, "top", prefix="norm")
+    inner = Hierarchy(NETLIST, "top", ECP5, prefix="norm")
     assert inner.area().keys() == {"", "root"}
     assert inner.wire("norm.root.digit") == "root.digit"
-    assert Hierarchy(NETLIST, "top", prefix="norm.root").block("norm.x_FF") is None
+    assert Hierarchy(NETLIST, "top", ECP5, prefix="norm.root").block("norm.x_FF") is None
 
 
 def test_a_look_up_table_belongs_to_what_it_drives_through_others():
@@ -245,11 +244,11 @@ def test_a_look_up_table_belongs_to_what_it_drives_through_others():
         "norm": scope("10.1-50.10"), "a": cell("LUT4", A=[1], Z=[2]),
         "b": cell("LUT4", A=[2], B=[3], Z=[4]), "c": cell("LUT4", A=[2], Z=[3]),
         "norm.x_FF": cell("TRELLIS_FF", "design.v:20.1", DI=[4], Q=[5])}}}}
-    assert Hierarchy(netlist, "top").area() == {"norm": {"LUT4": 3, "TRELLIS_FF": 1}}
+    assert Hierarchy(netlist, "top", ECP5).area() == {"norm": {"LUT4": 3, "TRELLIS_FF": 1}}
 
 
 def test_a_net_is_named_by_the_wire_of_the_design():
-    hierarchy = Hierarchy(NETLIST, "top")
+    hierarchy = Hierarchy(NETLIST, "top", ECP5)
     assert hierarchy.wire("norm.x[4]") == "norm.x[4]"
     assert hierarchy.wire("digit") == "norm.root.digit"
     assert hierarchy.wire("norm.up[0]") == "norm.up[0]"
@@ -268,7 +267,7 @@ def hop(kind: str, delay: float, start: str, end: str, net: str | None = None) -
 
 
 def test_a_path_is_told_in_the_names_of_the_design():
-    path = critical_path(Hierarchy(NETLIST, "top"), [
+    path = critical_path(Hierarchy(NETLIST, "top", ECP5), [
         hop("clk-to-q", 0.5, "norm.x_FF/Q", "norm.x_FF/Q"),
         hop("routing", 1.0, "norm.x_FF/Q", "norm.root_carry$CCU2_COMB0/A", "norm.x[4]"),
         hop("logic", 0.4, "norm.root_carry$CCU2_COMB0/A", "norm.root_carry$CCU2_COMB0/FCO"),
@@ -287,7 +286,7 @@ def test_a_path_is_told_in_the_names_of_the_design():
 
 
 def test_a_memory_is_named_as_the_start_of_a_path():
-    path = critical_path(Hierarchy(NETLIST, "top"), [
+    path = critical_path(Hierarchy(NETLIST, "top", ECP5), [
         hop("clk-to-q", 5.6, "norm.bank.0.0/DOA0", "norm.bank.0.0/DOA0"),
         hop("routing", 1.0, "norm.bank.0.0/DOA0", "norm.x_FF/DI", "made_up"),
         hop("setup", 0.1, "norm.x_FF/DI", "norm.x_FF/DI")])
@@ -332,7 +331,7 @@ def test_cells_are_counted_by_tile_resource_and_block():
         name: {"type": kind, "attributes": {"NEXTPNR_BEL": place}}
         for name, (kind, place) in cells.items()}}}})
     assert places == cells
-    found = placement_of(places, TARGETS["ecp5-25k"].router, Hierarchy(netlist, "top"))
+    found = placement_of(places, TARGETS["ecp5-25k"].router, Hierarchy(netlist, "top", ECP5))
     assert found == (
         PlacedCells(2, 9, Resource.FF, "", 1), PlacedCells(2, 9, Resource.LUT, None, 1),
         PlacedCells(40, 6, Resource.FF, "norm", 2), PlacedCells(40, 6, Resource.LUT, "norm", 1),
@@ -351,7 +350,7 @@ def test_the_last_histogram_of_a_log_is_read():
 def test_the_grid_of_a_device_is_that_of_the_router(name):
     target = TARGETS[name]
     share = Path(find_spec(target.router.module).origin).parent / "share"
-    if target.family is Family.ECP5:
+    if target.family is ECP5:
         devices = json.loads((share / "trellis" / "database" / "devices.json").read_text())
         model = {"ecp5-25k": "LFE5U-25F", "ecp5-85k": "LFE5U-85F"}[name]
         device = devices["families"]["ECP5"]["devices"][model]
@@ -377,13 +376,18 @@ def usage(target: FpgaTarget, *needed: int) -> list[Usage]:
 
 def test_the_message_has_needed_and_available():
     target = TARGETS["ecp5-25k"]
-    check_fit(CORE, target, usage(target, 5000, 2000, 20, 28))
+    check_fit("core", target, usage(target, 5000, 2000, 20, 28))
     with pytest.raises(FitError) as error:
-        check_fit(CORE, target, usage(target, 5000, 2000, 20, 49))
+        check_fit("core", target, usage(target, 5000, 2000, 20, 49))
     assert str(error.value) == (
         "core does not fit ecp5-25k: DSP 49 needed, 28 available (nextpnr).")
     with pytest.raises(FitError, match=r"LUT 90,000 needed, 24,288 available \(nextpnr\)\.$"):
-        check_fit(MAC, target, usage(target, 90000, 2000, 0, 0))
+        check_fit("mac", target, usage(target, 90000, 2000, 0, 0))
+    # A target has words of its own, and whoever asks has advice.
+    target = TARGETS["ice40-up5k"]
+    with pytest.raises(FitError, match=r"^the design does not fit ice40-up5k: logic cells 5,281 "
+                                       r"needed, 5,280 available \(nextpnr\)\. Take less\.$"):
+        check_fit("the design", target, usage(target, 5281, 0, 0), ["take less"])
 
 
 MICRO = load_model("micro")
@@ -464,29 +468,28 @@ def test_what_fits_is_named_as_options_as_a_target_or_as_a_model(few_sizes):
     assert what_fits(load_model("tiny"), CORE, TARGETS["ice40-up5k"], {}) == (
         " The next larger device with room for a core of this model: --target ecp5-85k. A "
         "bundled model that fits: sterna synth micro --target ice40-up5k.")
-    for target, name in FITTING.items():
-        model = load_model(name)
-        chosen = usual_sizes(model, CORE, TARGETS[target])
-        check_memories(CORE, CORE.params_for(model, chosen.sizes if chosen else {}),
-                       TARGETS[target])
+    for target in [each for each in TARGETS.values() if each.fitting]:
+        model = load_model(target.fitting)
+        chosen = usual_sizes(model, CORE, target)
+        check_memories(CORE, CORE.params_for(model, chosen.sizes if chosen else {}), target)
 
 
 @pytest.mark.parametrize(("depth", "width", "family", "expected"), [
-    (512, 36, Family.ECP5, 1), (512, 37, Family.ECP5, 2), (1024, 18, Family.ECP5, 1),
-    (513, 36, Family.ECP5, 2), (16384, 1, Family.ECP5, 1), (256, 16, Family.ICE40, 1),
-    (257, 16, Family.ICE40, 2), (2048, 2, Family.ICE40, 1)])
+    (512, 36, ECP5, 1), (512, 37, ECP5, 2), (1024, 18, ECP5, 1),
+    (513, 36, ECP5, 2), (16384, 1, ECP5, 1), (256, 16, ICE40, 1),
+    (257, 16, ICE40, 2), (2048, 2, ICE40, 1)])
 def test_block_rams_take_the_best_shape(depth, width, family, expected):
-    assert block_rams(depth, width, family) == expected
+    assert family.block_rams(depth, width) == expected
 
 
-@pytest.mark.parametrize(("cells", "area"), [
-    ({"LUT4": 10, "CCU2C": 4, "TRELLIS_DPR16X4": 2, "TRELLIS_FF": 7, "DP16KD": 1, "PDPW16KD": 1,
-      "MULT18X18D": 3, "PFUMX": 9}, Area(lut=30, carry=4, ff=7, block_ram=2, dsp=3)),
-    ({"LUT6": 3, "CARRY4": 2, "FDRE": 5, "RAM32M": 1, "SRL16E": 1, "RAMB36E1": 1, "DSP48E1": 1,
-      "MUXF7": 1, "INV": 1}, Area(lut=8, carry=2, ff=5, block_ram=2, dsp=1)),
-    ({"LUT3": 1, "ALU": 2, "RAM16SDP4": 1, "DFFRE": 3, "DFF": 1, "SDPX9B": 1, "SP": 1,
+@pytest.mark.parametrize(("family", "cells", "area"), [
+    ("ecp5", {"LUT4": 10, "CCU2C": 4, "TRELLIS_DPR16X4": 2, "TRELLIS_FF": 7, "DP16KD": 1,
+      "PDPW16KD": 1, "MULT18X18D": 3, "PFUMX": 9}, Area(lut=30, carry=4, ff=7, block_ram=2, dsp=3)),
+    ("xc7", {"LUT6": 3, "CARRY4": 2, "FDRE": 5, "RAM32M": 1, "SRL16E": 1, "RAMB36E1": 1,
+      "DSP48E1": 1, "MUXF7": 1, "INV": 1}, Area(lut=8, carry=2, ff=5, block_ram=2, dsp=1)),
+    ("gowin", {"LUT3": 1, "ALU": 2, "RAM16SDP4": 1, "DFFRE": 3, "DFF": 1, "SDPX9B": 1, "SP": 1,
       "MULT9X9": 1, "MUX2_LUT5": 1, "OBUF": 1}, Area(lut=11, carry=2, ff=4, block_ram=2, dsp=1)),
-    ({"LUT4": 1, "WIDEFN9": 2, "DPR16X4": 1, "FD1P3IX": 3, "PDPSC16K": 1, "MULT18X18": 1,
-      "VHI": 1}, Area(lut=11, ff=3, block_ram=1, dsp=1))], ids=["ecp5", "xc7", "gowin", "nexus"])
-def test_area_counts_the_luts_of_carries_and_lut_ram(cells, area):
-    assert Area.of_cells(cells) == area
+    ("nexus", {"LUT4": 1, "WIDEFN9": 2, "DPR16X4": 1, "FD1P3IX": 3, "PDPSC16K": 1, "MULT18X18": 1,
+      "VHI": 1}, Area(lut=11, ff=3, block_ram=1, dsp=1))])
+def test_area_counts_the_luts_of_carries_and_lut_ram(family, cells, area):
+    assert FAMILIES[family].area(cells) == area

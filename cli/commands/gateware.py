@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sterna.hw.core.cycle_model import MemoryTiming
     from sterna.hw.core.cycle_report import CycleReport
     from sterna.hw.core.limits import Limits
-    from sterna.hw.flow.target import FpgaTarget, Resource
+    from sterna.hw.fpga.family import FpgaTarget, Resource
     from sterna.sim.core.simulate import CoreReport
     from sterna.sim.reports import SimulationReport
 
@@ -336,7 +336,7 @@ def report(
                              "word of the port per cycle if not given.")] = None,
     board: Annotated[str | None, typer.Option(
         help="Take the memory of this board, and the narrowest port for all of its bandwidth: "
-             "arty-a7, kv260, u250, u280 or ulx3s.")] = None,
+             "arty-a7, kv260, u250, u280 or ulx3s-85f.")] = None,
     target: Annotated[str | None, typer.Option(
         help="Also estimate the area on any of `sterna synth` but xc7, such as ecp5-85k.",
         autocompletion=complete_target)] = None,
@@ -362,7 +362,7 @@ def report(
     from sterna.hw.core.cycle_report import check_clock, cycle_report
     from sterna.hw.flow.estimate import estimated, sizes_of
     from sterna.hw.flow.fit import options_text
-    from sterna.hw.flow.target import TARGETS, style_for
+    from sterna.hw.fpga.families import TARGETS, style_for
     from sterna.hw.memory.board_memory import BOARD_BANDWIDTHS, narrowest_port
     from sterna.hw.units.mac.array_style import ArrayStyle
     check_file(output, suffix=".html")

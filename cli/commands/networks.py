@@ -12,6 +12,7 @@ import typer
 from sterna.cli.commands.board import (
     SIMULATED,
     BaudOption,
+    BoardOption,
     ClockOption,
     board_params,
     design_for,
@@ -26,7 +27,6 @@ from sterna.cli.terminal.options import (
     complete_model,
     refuse,
 )
-from sterna.hw.board import BoardName
 from sterna.model.files import write_atomically
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.compare import Comparison, compare
@@ -52,7 +52,7 @@ def run(
     port: Annotated[str | None, typer.Option(
         help="Let a board compute the results: its serial port, for example /dev/ttyUSB0; sim "
              "simulates the board.")] = None,
-    board: Annotated[BoardName, typer.Option(help="Target board.")] = BoardName.ICEBREAKER,
+    board: BoardOption = "icebreaker",
     clock: ClockOption = None,
     baud: BaudOption = 0,
     output: Annotated[Path | None, typer.Option(

@@ -17,6 +17,8 @@ from sterna.cli.terminal.options import (
     choose,
     complete_target,
 )
+from sterna.hw.fpga.families import TARGETS
+from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.quantized import load_model
 
 if TYPE_CHECKING:
@@ -31,13 +33,13 @@ _SIZES = tuple(name for name in unit_options.SIZES if name != "style")   # it ha
 def synth(
     model: ModelArgument,
     target: Annotated[str, typer.Option(
-        help="ecp5-85k, ecp5-25k, ice40-up5k, ice40-hx8k, gw2a-18, lifcl-40 or xc7.",
+        help=f"{', '.join(TARGETS)}.", metavar="TARGET",
         autocompletion=complete_target)],
     *,
     unit: unit_options.UnitOption = None,
     sizes: unit_options.GivenSizes,
     style: Annotated[str, typer.Option(
-        help="How rows are built: auto, generic, ecp5-chain or xc7-pair.")] = "auto",
+        help=f"How rows are built: auto, {', '.join(ArrayStyle)}.")] = "auto",
     dsp: Annotated[bool, typer.Option(help="Allow multiplier blocks.")] = True,
     pnr: Annotated[bool, typer.Option("--pnr", help="Place and route as well.")] = False,
     seeds: Annotated[int, typer.Option(
@@ -69,7 +71,6 @@ def synth(
     from sterna.cli.reports.synth_page import synth_progress, write_synth_report
     from sterna.hw.flow.fit import FitError
     from sterna.hw.flow.synth import synth as run
-    from sterna.hw.flow.target import TARGETS
     from sterna.model.cache import Cache, user_cache
     if seeds < 1:
         raise ValueError(f"--seeds must be at least 1, got {seeds}")

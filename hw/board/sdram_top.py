@@ -38,9 +38,6 @@ _PADS = """\
   assign sdram_ba = bank;
   assign sdram_a = row;
   assign {sdram_clk_en, sdram_cs, sdram_dqm} = 4'b1000;
-  // The memory takes what changes with our clock half a cycle later.
-  ODDRX1F clock (.D0(1'b0), .D1(1'b1), .SCLK(memory_clk), .RST(1'b0), .Q(sdram_clk));
-  BB dq [15:0] (.B(sdram_dq), .I(dq_o), .T(~dq_oe), .O(dq_i));
 """
 
 _MODEL = """\
@@ -52,13 +49,15 @@ _MODEL = """\
 _CONTENTS = "sdram.mem"
 
 
-def sdram_pads(top: str) -> str:
-    """The top module that is synthesised."""
-    return _TOP.format(top=top, core=CORE_MODULE, pins=_PINS, memory=_PADS)
+def sdram_pads(top: str, pads: str) -> str:
+    """The top module that is synthesised, with the pads of the family for clock and data."""
+    return _TOP.format(top=top, core=CORE_MODULE, pins=_PINS, memory=_PADS + pads)
 
 
-def simulated_sdram(verilog: str, top: str, clock_hz: int, image: bytes) -> dict[str, str]:
-    """Verilog with ``sdram_model`` in place of the pads, and the image: texts by file name.
+def simulated_sdram(
+    verilog: str, top: str, pads: str, clock_hz: int, image: bytes,
+) -> dict[str, str]:
+    """Verilog with ``sdram_model`` in place of its ``pads``, and the image: texts by file name.
 
     The memory begins with the image, and samples with the clock of the board: neither pads nor
     wires take time here.
@@ -68,5 +67,5 @@ def simulated_sdram(verilog: str, top: str, clock_hz: int, image: bytes) -> dict
     memory = _MODEL.format(contents=_CONTENTS, words=len(words), times=", ".join(
         f".{name}(32'd{value})" for name, value in times.items()))
     around = _TOP.format(top=top, core=CORE_MODULE, pins="", memory=memory)
-    return {f"{top}.v": verilog.removesuffix(sdram_pads(top)) + around,
+    return {f"{top}.v": verilog.removesuffix(sdram_pads(top, pads)) + around,
             _CONTENTS: "".join(f"{word:04x}\n" for word in words)}

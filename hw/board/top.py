@@ -17,7 +17,7 @@ from amaranth.hdl import ClockDomain, ClockSignal, Const, Module, ResetInserter
 from amaranth.lib import fifo, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.board.boards import Board, constraints_name, constraints_text
+from sterna.hw.board.board import Board, constraints_name, constraints_text
 from sterna.hw.board.clock import BoardClock, board_pll
 from sterna.hw.board.frame_protocol import FrameProtocol, check_network
 from sterna.hw.board.sdram_top import CORE_MODULE, sdram_pads, simulated_sdram
@@ -38,7 +38,7 @@ from sterna.hw.core.linear_image import pack_image
 from sterna.hw.core.request import Request
 from sterna.hw.emit import cells
 from sterna.hw.emit.verilog import verilog_files
-from sterna.hw.flow.target import style_for
+from sterna.hw.fpga.families import style_for
 from sterna.hw.layers.cycles import unit_cycles
 from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.layers.network_product import NETWORK, network_image
@@ -242,7 +242,8 @@ class BoardDesign:
         found = dict(self.verilog)
         if self.image is not None:
             found |= simulated_sdram(
-                found[f"{TOP_MODULE}.v"], TOP_MODULE, self.params.clock_hz, self.image)
+                found[f"{TOP_MODULE}.v"], TOP_MODULE, self.params.board.support.sdram_pads,
+                self.params.clock_hz, self.image)
         clock = files(cells).joinpath(_CLOCK_CELLS).read_text(encoding="utf-8")
         return {_CLOCK_CELLS: clock, **cells.cell_models(found[f"{TOP_MODULE}.v"]), **found}
 
@@ -276,7 +277,7 @@ class BoardDesign:
         core, limits = self.core, asdict(self.core.limits)
         del limits["profile"]
         return {
-            "board": self.params.board.name.value,
+            "board": self.params.board.name,
             "model": {"sha256": self.model.sha256, **(
                 {} if self.model.is_network else {"config": self.model.config.to_json()}),
                 "profile": core.profile.name},
@@ -339,7 +340,8 @@ def board_design(
         raise ValueError(f"the image has {len(packed):,} bytes, the SDRAM {room:,}")
     verilog = verilog_files(BoardTop(params, image), CORE_MODULE if sdram else TOP_MODULE)
     if sdram:
-        verilog[f"{TOP_MODULE}.v"] = verilog.pop(f"{CORE_MODULE}.v") + sdram_pads(TOP_MODULE)
+        verilog[f"{TOP_MODULE}.v"] = verilog.pop(f"{CORE_MODULE}.v") + sdram_pads(
+            TOP_MODULE, params.board.support.sdram_pads)
     return BoardDesign(params, core, model, verilog, packed)
 
 

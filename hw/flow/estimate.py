@@ -21,13 +21,13 @@ from sterna.hw.core.core_params import CoreParams
 from sterna.hw.core.cycle_model import cycles_per_token
 from sterna.hw.core.limits import Limits
 from sterna.hw.core.program import place_stages
-from sterna.hw.flow.synthesis import Family
-from sterna.hw.flow.target import FpgaTarget, Resource, style_for
+from sterna.hw.fpga.families import style_for
+from sterna.hw.fpga.family import FpgaFamily, FpgaTarget, Resource
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized.plan import StagePlan
 
 __all__ = [
-    "MEASURED", "block_rams", "core_rams", "estimated", "fitted", "fitting", "fold", "has_room",
+    "MEASURED", "core_rams", "estimated", "fitted", "fitting", "fold", "has_room",
     "kind_of", "shape_of", "sizes_of"]
 
 MEASURED = "measured.json"
@@ -39,10 +39,6 @@ _LANES = ((0, False), (4, False), (1, True), (2, True))
 
 _FULL = 0.9
 """Fraction of the LUTs that a core may take by the estimate, which may be a tenth off."""
-
-_FF_ALONE = 0.68
-"""Of the flip-flops of an iCE40 core, the part in a logic cell whose LUT is not used: 0.66 to 0.72
-in what nextpnr makes of the cores that were measured."""
 
 # What the blocks of a core grow with; those that are not named here, with all lanes.
 _GROWS_WITH = {
@@ -58,7 +54,7 @@ _OTHERS = ("post_lanes", "log_sequences", "one")
 def kind_of(target: FpgaTarget, profile: NumericProfile, compact: bool) -> str:
     """Cores of a kind are made of the same parts, in other numbers."""
     dsp = "" if target.available.get(Resource.DSP) else " without DSP"
-    return f"{target.family.value}{dsp}, {profile.name}{', compact' * compact}"
+    return f"{target.family.name}{dsp}, {profile.name}{', compact' * compact}"
 
 
 def shape_of(params: CoreParams) -> dict[str, int]:
@@ -92,26 +88,11 @@ def _features(block: str, shape: Mapping[str, int]) -> np.ndarray:
     return np.array([values[name] for name in _GROWS_WITH.get(block, _OTHERS)], dtype=float)
 
 
-# Width and depth of a block RAM: each family's can trade one for the other.
-_18_KBIT = ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384))
-_SHAPES = dict.fromkeys(Family, _18_KBIT) | {
-    Family.ICE40: ((16, 256), (8, 512), (4, 1024), (2, 2048))}
-
-
-def block_rams(depth: int, width: int, family: Family) -> int:
-    """Block RAMs of a memory, in the shape that takes the fewest.
-
-    >>> block_rams(864, 2048, Family.ECP5), block_rams(256, 16, Family.ICE40)
-    (114, 1)
-    """
-    return min(-(-width // wide) * -(-depth // deep) for wide, deep in _SHAPES[family])
-
-
-def core_rams(params: CoreParams, family: Family) -> Counter[str]:
+def core_rams(params: CoreParams, family: FpgaFamily) -> Counter[str]:
     """Block RAMs of a core by what they hold: exact where Yosys has LUT RAM for its queues."""
     found = Counter[str]()
     for each in core_memories(params):
-        found[each.held] += each.is_block * block_rams(each.depth, each.width, family)
+        found[each.held] += each.is_block * family.block_rams(each.depth, each.width)
     return found
 
 
@@ -141,8 +122,7 @@ def _logic(params: CoreParams, target: FpgaTarget) -> dict[Resource, int] | None
     if params.port_bits or all(each["kind"] != kind for each in known):
         return None
     lut, ff, dsp = map(float, fitted(kind, shape_of(params), known))
-    if target.family is Family.ICE40:
-        lut += _FF_ALONE * ff
+    lut += target.family.ff_alone * ff
     return {Resource.LUT: round(lut), Resource.FF: round(ff), Resource.DSP: round(dsp)}
 
 
@@ -201,7 +181,7 @@ def has_room(params: CoreParams, target: FpgaTarget) -> bool:
 def _weights_fit(params: CoreParams, target: FpgaTarget) -> bool:
     """Whether the block RAMs of a target have as many bits as the weights of a core."""
     available = target.available.get(Resource.BLOCK_RAM)
-    wide, deep = _SHAPES[target.family][0]
+    wide, deep = target.family.ram_shapes[0]
     weights = 2 * params.rows * params.cols * params.most_weights
     return available is None or weights <= available * wide * deep
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from sterna.hw.core.core_params import CoreParams
@@ -12,21 +11,15 @@ from sterna.hw.core.core_product import CORE
 from sterna.hw.core.limits import Limits
 from sterna.hw.flow.estimate import core_rams, estimated, fitting, fold, has_room, sizes_of
 from sterna.hw.flow.synth_report import Usage
-from sterna.hw.flow.synthesis import Family
-from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, style_for
+from sterna.hw.fpga.families import TARGETS, style_for
+from sterna.hw.fpga.family import FpgaTarget, Resource
 from sterna.hw.layers.network_product import NETWORK
 from sterna.hw.units.spec import Sizes, UnitSpec
 from sterna.model.quantized import QuantizedModel
 
 __all__ = [
-    "FITTING", "FitError", "UsualSizes", "check_fit", "check_memories", "options_text",
+    "FitError", "UsualSizes", "check_fit", "check_memories", "options_text",
     "usual_sizes", "what_fits"]
-
-FITTING: Mapping[str, str] = MappingProxyType({
-    "ice40-up5k": "micro", "ice40-hx8k": "micro", "ecp5-25k": "micro", "gw2a-18": "micro",
-    "lifcl-40": "micro", "ecp5-85k": "tiny"})
-"""A bundled model that fits a target, with the sizes chosen here."""
-
 
 @dataclass(frozen=True, slots=True)
 class UsualSizes:
@@ -36,20 +29,17 @@ class UsualSizes:
     reason: str
 
 
-_SMALL = UsualSizes(
-    MappingProxyType({"rows": 2, "cols": 8, "quant_lanes": 1, "compact": True}),
-    "small sizes were chosen for an iCE40: --rows 2 --cols 8 --quant-lanes 1 --compact")
-
-
 def usual_sizes(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> UsualSizes | None:
     """Choose the sizes of a unit for a target.
 
     Of a core the fastest that is estimated to fit, of a unit alone the sizes that it has in that
     core. None where the unit's own sizes are as good a guess as any: they fit, nothing does, or
-    the target is a family of devices. A network has small ones for an iCE40.
+    the target is a family of devices. A network has small ones for a family of small devices.
     """
     if spec is NETWORK:
-        return _SMALL if target.family is Family.ICE40 else None
+        small = target.family.small
+        return UsualSizes(small, f"small sizes were chosen for {target.family.description}: "
+                                 f"{options_text(small)}") if small else None
     usual = CORE.params_for(model, {"style": style_for(target)})
     short = _shortage(usual, target)
     chosen = None if short is None else fold(usual.limits, model.stages, target)
@@ -88,8 +78,8 @@ def what_fits(
     if larger is not None:
         text = (f" The next larger device with room for a core of this model: "
                 f"--target {larger.name}.")
-    if target.name in FITTING:
-        text += (f" A bundled model that fits: sterna synth {FITTING[target.name]} "
+    if target.fitting is not None:
+        text += (f" A bundled model that fits: sterna synth {target.fitting} "
                  f"--target {target.name}.")
     return text
 
@@ -165,19 +155,24 @@ def check_memories(
     raise FitError(_message(spec.name, target, [found], "estimated before synthesis", said))
 
 
-def check_fit(spec: UnitSpec, target: FpgaTarget, usage: Sequence[Usage]) -> None:
-    """Refuse a synthesised design that takes more than the target has."""
+def check_fit(
+    name: str, target: FpgaTarget, usage: Sequence[Usage], advice: Sequence[str] = (),
+) -> None:
+    """Refuse a synthesised design that takes more than the target has.
+
+    ``advice`` are sentences on what fits.
+    """
     short = [each for each in usage
              if each.available is not None and each.needed > each.available]
     if short:
-        raise FitError(_message(spec.name, target, short, usage[0].tool))
+        raise FitError(_message(name, target, short, usage[0].tool, advice))
 
 
 def _message(
-    unit: str, target: FpgaTarget, short: Sequence[Usage], tool: str, advice: Sequence[str] = (),
+    name: str, target: FpgaTarget, short: Sequence[Usage], tool: str, advice: Sequence[str] = (),
 ) -> str:
     numbers = ", ".join(
         f"{target.name_of(each.resource)} {each.needed:,} needed, {each.available:,} available"
         for each in short)
     sentences = "".join(f" {text[0].upper()}{text[1:]}." for text in advice)
-    return f"{unit} does not fit {target.name}: {numbers} ({tool}).{sentences}"
+    return f"{name} does not fit {target.name}: {numbers} ({tool}).{sentences}"

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from sterna.hw.emit.tools import MissingToolError, run_tool, temporary_in
-from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, Router
+from sterna.hw.fpga.families import TARGETS
+from sterna.hw.fpga.family import FpgaTarget, Resource, Router
 from sterna.model.extras import install_command
 
 __all__ = [
@@ -209,8 +210,9 @@ def route(
 
 def pack_bitstream(target: FpgaTarget, routed: bytes) -> bytes:
     """Return the bitstream of a routed design; PlaceRouteError if the packer fails."""
-    router = check_router(target)
-    function, *options = router.packer
+    router, board = check_router(target), target.family.board
+    assert board is not None
+    function, *options = board.packer
     tool = function.removeprefix("run_")
     with tempfile.TemporaryDirectory(prefix="sterna-board-") as name:
         folder = Path(name)

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sterna.hw.flow.hierarchy import Hierarchy
-from sterna.hw.flow.primitives import Primitive, primitive_of
-from sterna.hw.flow.target import Resource, Router
+from sterna.hw.fpga.family import Primitive, Resource, Router
+from sterna.hw.fpga.hierarchy import Hierarchy
 
 __all__ = [
     "CriticalPath", "Hop", "PlacedCells", "SlackBin", "SlackHistogram",
@@ -182,7 +181,7 @@ def _kind_and_block(
     if cell is not None:
         inside = hierarchy.block(cell)
         block = "(wrapper)" if inside is None else inside
-        found = primitive_of(hierarchy.cells[cell]["type"])
+        found = hierarchy.primitive(cell)
         kind = kind if found in (None, Primitive.REGISTER) else found
     if kind in (Primitive.LUT, Primitive.MUX) and segment in ("clk-to-q", "setup"):
         kind = Primitive.REGISTER
@@ -194,7 +193,7 @@ def _instance(hierarchy: Hierarchy, name: str, block: str) -> str:
     cell = hierarchy.source(name)
     if cell is None:
         return block
-    match primitive_of(hierarchy.cells[cell]["type"]):
+    match hierarchy.primitive(cell):
         case Primitive.MULTIPLIER:
             return f"{block}.(product)" if block else "(product)"
         case Primitive.BLOCK_RAM | Primitive.LUT_RAM:

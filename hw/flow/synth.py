@@ -18,9 +18,9 @@ from sterna.hw.emit.tools import files_of
 from sterna.hw.flow.cached_tools import CachedTools, Progress, has_router
 from sterna.hw.flow.fit import FitError, check_fit, check_memories, usual_sizes, what_fits
 from sterna.hw.flow.place_route import check_router
-from sterna.hw.flow.primitives import Area
 from sterna.hw.flow.synth_report import SynthReport
-from sterna.hw.flow.target import FpgaTarget, Resource, style_for, target_named
+from sterna.hw.fpga.families import style_for, target_named
+from sterna.hw.fpga.family import Area, FpgaTarget, Resource
 from sterna.hw.layers.adders import AdderParams
 from sterna.hw.layers.cycles import unit_cycles
 from sterna.hw.layers.layer_params import LayerParams
@@ -149,7 +149,7 @@ def synth(
     module = spec.module
     mapped = tools.map(files, module)
     usage = tools.count(mapped)
-    blocks = {path: Area.of_cells(cells) for path, cells in mapped.hierarchy.area().items()}
+    blocks = {path: target.family.area(cells) for path, cells in mapped.hierarchy.area().items()}
     report = SynthReport(
         spec.name, spec.chosen(params), module, target, _versions(target), mapped.synthesis,
         usage, blocks, mapped.passes,
@@ -160,7 +160,7 @@ def synth(
         step="frame" if spec is NETWORK else "token",
         chosen=None if usual is None else usual.reason)
     try:
-        check_fit(spec, target, usage)
+        check_fit(spec.name, target, usage)
     except FitError as error:
         text = f"{error}{what_fits(model, spec, target, tried)}"
         raise FitError(text, replace(report, misfit=text)) from None

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sterna.hw.flow.primitives import Area
 from sterna.hw.flow.routed import CriticalPath, PlacedCells, SlackHistogram
 from sterna.hw.flow.synthesis import Synthesis
-from sterna.hw.flow.target import FpgaTarget, Resource
+from sterna.hw.fpga.family import Area, FpgaTarget, Resource
 from sterna.hw.units.spec import Sizes
 
 __all__ = ["Origin", "SeedRun", "SynthReport", "Usage", "part_of"]

@@ -13,19 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from sterna.hw.emit.tools import YosysError, run_yosys
-from sterna.hw.flow.primitives import Area, Primitive, primitive_of
+from sterna.hw.fpga.family import Area, FpgaFamily, Primitive
 
-__all__ = ["Family", "MappedMemory", "MemoryStyle", "Synthesis", "synthesis_script", "synthesize"]
-
-
-class Family(enum.StrEnum):
-    """An FPGA family."""
-
-    ECP5 = "ecp5"  # Lattice ECP5
-    XC7 = "xc7"  # Xilinx 7 series
-    ICE40 = "ice40"  # Lattice iCE40
-    GOWIN = "gowin"  # Gowin GW2A
-    NEXUS = "nexus"  # Lattice Nexus
+__all__ = ["MappedMemory", "MemoryStyle", "Synthesis", "synthesize"]
 
 
 class MemoryStyle(enum.StrEnum):
@@ -36,40 +26,6 @@ class MemoryStyle(enum.StrEnum):
     LOGIC = "logic"
 
 
-# Both flatten: the modules of Sterna are small, and registers can then move into the block
-# RAMs and multipliers beside them. A core is part of a design, so it gets no pads.
-# ECP5: Yosys takes a register of the AND of two signals, before a multiplier, for one with a
-# synchronous reset, which the registers inside the multiplier do not have. That is taken back.
-# And its own script counts 300 ps for a wire, which is little in a full device: with 1,000 ps
-# the control paths lose two levels of logic, and the core some LUTs.
-# iCE40: Yosys 0.70 moves a sum of more than 32 bits into the multiplier before it, whose adder has
-# 32: bit 32 of the other operand is lost, or the net has two drivers. It moves nothing beyond a
-# product that is to be kept; which sums are so wide is known after their widths are reduced.
-_COMMANDS = {
-    Family.ECP5: """
-        synth_ecp5 -top {top} {switches} -run :map_ffs
-        dffunmap -srst-only t:MULT18X18D %ci2 t:$_SDFF* %i
-        synth_ecp5 -top {top} {switches} -run map_ffs:map_luts
-        check -latchonly -assert
-        abc9 -W 1000
-        clean
-        synth_ecp5 -top {top} {switches} -run map_cells:""",
-    Family.XC7: "synth_xilinx -family xc7 -flatten -noiopad -noclkbuf -top {top} {switches}",
-    Family.ICE40: """
-        synth_ice40 -top {top} {switches} -run begin:coarse
-        opt_expr
-        opt_clean
-        opt -nodffe -nosdff
-        wreduce t:$add t:$mul
-        setattr -set keep 1 t:$add r:Y_WIDTH>=33 %i %ci9:+[A,B,D,Q,Y] t:$mul %co1:+[Y] %i w:* %i
-        synth_ice40 -top {top} {switches} -run coarse:map_ram
-        setattr -unset keep w:*
-        synth_ice40 -top {top} {switches} -run map_ram:""",
-    Family.GOWIN: "synth_gowin -family gw2a -top {top} {switches}",
-    Family.NEXUS: "synth_nexus -noccu2 -top {top} {switches}",
-}
-# Switches that use, or leave unused, the multiplier blocks.
-_MULTIPLIERS = {family: ("", "-nodsp") for family in Family} | {Family.ICE40: ("-dsp", "")}
 _SCRIPT = """
 read_verilog design.v
 tee -o synthesis.log script commands.ys
@@ -90,23 +46,18 @@ class MappedMemory:
 class Synthesis:
     """A synthesised design: its primitives and its memories."""
 
-    family: Family
+    family: FpgaFamily
     tool: str  # the Yosys that did it
     cells: dict[str, int]  # number of primitives by type, sorted by type
     memories: dict[str, MappedMemory]  # by path below the top module
 
     @property
     def area(self) -> Area:
-        return Area.of_cells(self.cells)
-
-
-def synthesis_script(top: str, family: Family, *, multipliers: bool = True) -> str:
-    """What Yosys is told to do with a design, a command a line."""
-    return _COMMANDS[family].format(top=top, switches=_MULTIPLIERS[family][not multipliers])
+        return self.family.area(self.cells)
 
 
 def synthesize(
-    files: Mapping[str, str], top: str, family: Family, *, multipliers: bool = True,
+    files: Mapping[str, str], top: str, family: FpgaFamily, *, multipliers: bool = True,
 ) -> tuple[Synthesis, dict[str, Any]]:
     """Synthesise Verilog, whose outermost module is ``top``, with Yosys; return its netlist, too.
 
@@ -114,7 +65,7 @@ def synthesize(
     a minute, the bundled model at 8 x 64 several minutes. Not every iCE40 has ``multipliers``. The
     netlist is what Yosys writes as JSON.
     """
-    command = synthesis_script(top, family, multipliers=multipliers)
+    command = family.synthesis_script(top, multipliers=multipliers)
     with tempfile.TemporaryDirectory(prefix="sterna-synthesis-") as name:
         folder = Path(name)
         for each, text in files.items():
@@ -128,10 +79,12 @@ def synthesize(
     counts = Counter(kind for kind in kinds.values() if not kind.startswith("$"))
     return Synthesis(
         family, re.split(r" \(", netlist["creator"])[0], dict(sorted(counts.items())),
-        _memories(log, kinds, top)), netlist
+        _memories(log, kinds, top, family)), netlist
 
 
-def _memories(log: str, kinds: Mapping[str, str], top: str) -> dict[str, MappedMemory]:
+def _memories(
+    log: str, kinds: Mapping[str, str], top: str, family: FpgaFamily,
+) -> dict[str, MappedMemory]:
     """Read from the log which memories there are, from the names of the cells what they are.
 
     A cell of memory ``a.b`` is ``a.b.0.1``: with two numbers for its place. One without is an
@@ -144,7 +97,7 @@ def _memories(log: str, kinds: Mapping[str, str], top: str) -> dict[str, MappedM
     for memory in re.findall(r"^using FF mapping for memory (\S+)$", log, re.M):
         styles[memory.removeprefix(f"{top}.")] = MemoryStyle.LOGIC
     places = [re.fullmatch(r"(.*?)(\.\d+){2}", name) for name, kind in kinds.items()
-              if primitive_of(kind) in (Primitive.LUT_RAM, Primitive.BLOCK_RAM)]
+              if family.primitive(kind) in (Primitive.LUT_RAM, Primitive.BLOCK_RAM)]
     counted = Counter(place[1] for place in places if place)
     unknown = counted.keys() - styles.keys()
     if unknown:

@@ -9,7 +9,7 @@ __all__ = ["BOARD_BANDWIDTHS", "narrowest_port"]
 
 BOARD_BANDWIDTHS: Mapping[str, float] = MappingProxyType({
     # 16 bits of SDR at 80 MHz: simulated, benchmarks/memory.py.
-    "ulx3s": 0.16 * 0.976,
+    "ulx3s-85f": 0.16 * 0.976,
     # 16 bits of DDR3-800: measured by Neumann-Labs/ternfpga.
     "arty-a7": 1.42,
     # Four ports of 128 bits at 250 MHz: measured by MerlijnW70/bitnet-kv260.

@@ -9,7 +9,7 @@ from graphlib import TopologicalSorter
 from typing import Any
 
 from sterna.hw.emit.rtlil_names import is_derived
-from sterna.hw.flow.primitives import Primitive, primitive_of
+from sterna.hw.fpga.family import FpgaFamily, Primitive
 
 __all__ = ["Hierarchy"]
 
@@ -29,14 +29,16 @@ class Hierarchy:
     Flattening keeps the path of a wire in its name, and a cell without function for each
     instance, which says what lines of Verilog its module has. From those: the block (path of an
     instance below the top module; empty for the top module itself) that every cell belongs to,
-    and the wire of the design that every net is. ``netlist`` is Yosys' JSON; ``prefix`` is the
-    path of the instance that matters, if it was wrapped: left out of every name, and what is
-    outside of it belongs to no block.
+    and the wire of the design that every net is. ``netlist`` is Yosys' JSON of primitives of
+    ``family``; ``prefix`` is the path of the instance that matters, if it was wrapped: left out of
+    every name, and what is outside of it belongs to no block.
     """
 
-    def __init__(self, netlist: Mapping[str, Any], top: str, prefix: str = "") -> None:
+    def __init__(
+        self, netlist: Mapping[str, Any], top: str, family: FpgaFamily, prefix: str = "",
+    ) -> None:
         module = netlist["modules"][top]
-        self.prefix = prefix
+        self._family, self.prefix = family, prefix
         self.cells: dict[str, Mapping[str, Any]] = {
             name: cell for name, cell in module["cells"].items() if cell["type"] != _SCOPE}
         self._nets: dict[str, Mapping[str, Any]] = module["netnames"]
@@ -66,6 +68,10 @@ class Hierarchy:
             return None
         return self.below(path)
 
+    def primitive(self, cell: str) -> Primitive | None:
+        """What a cell is; None for pads, clock buffers and constants."""
+        return self._family.primitive(self.cells[cell]["type"])
+
     def source(self, name: str) -> str | None:
         """The cell of this netlist that one of nextpnr's was made of; None if there is none."""
         for candidate in (name, name.partition("$")[0], name.rpartition("$")[0],
@@ -90,15 +96,14 @@ class Hierarchy:
 
     def register(self, cell: str) -> str | None:
         """The wire that a flip-flop drives, or the one behind a LUT; None if there is none."""
-        found = self.cells[cell]
-        if primitive_of(found["type"]) is not Primitive.REGISTER:
-            behind = [self.cells[name] for bit in _bits(found, "output")
+        if self.primitive(cell) is not Primitive.REGISTER:
+            behind = [name for bit in _bits(self.cells[cell], "output")
                       for name in self._readers.get(bit, ())
-                      if primitive_of(self.cells[name]["type"]) is Primitive.REGISTER]
+                      if self.primitive(name) is Primitive.REGISTER]
             if not behind:
                 return None
-            found = behind[0]
-        return self._wire(found["connections"]["Q"][0])
+            cell = behind[0]
+        return self._wire(self.cells[cell]["connections"]["Q"][0])
 
     def below(self, path: str) -> str:
         """A path without the prefix."""
@@ -141,7 +146,7 @@ class Hierarchy:
         blocks = {
             name: self._block_by_source(cell) or self._block_by_name(name)
             for name, cell in self.cells.items()
-            if primitive_of(cell["type"]) not in (Primitive.LUT, Primitive.MUX)}
+            if self.primitive(name) not in (Primitive.LUT, Primitive.MUX)}
         driven = {
             name: [reader for bit in _bits(cell, "output")
                    for reader in self._readers.get(bit, ())]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sterna.hw.emit.tools import run_yosys
-from sterna.hw.flow.hierarchy import Bit
+from sterna.hw.fpga.hierarchy import Bit
 
 __all__ = [
     "Absorbed", "CarryEnds", "NetlistError", "absorb_registers", "free_carry_ends", "model_files",

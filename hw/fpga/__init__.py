@@ -1,0 +1,1 @@
+"""FPGA families and devices, and netlists of their primitives."""

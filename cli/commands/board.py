@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sterna.cli.commands.unit_options import GivenSizes, size_options
 from sterna.cli.terminal.console import Stages, out, print_json, progress_bar, say, write
 from sterna.cli.terminal.options import (
     MODEL_HELP,
@@ -57,11 +58,6 @@ ClockOption = Annotated[float | None, typer.Option(
     help="Clock of the core in MHz. Default: that of the board.")]
 BaudOption = Annotated[int, typer.Option(
     help="Bits per second of the serial line; 0 takes the board's default.")]
-_RowsOption = Annotated[int, typer.Option(help="Rows of the array; 0 takes the board's default.")]
-_ColsOption = Annotated[int, typer.Option(
-    help="Columns of the array; 0 takes the board's default.")]
-_QuantLanesOption = Annotated[int, typer.Option(
-    help="Elements quantised per cycle; 0 takes the board's default, or chooses.")]
 _StyleOption = Annotated[str, typer.Option(
     help="How the array is built: auto, or a style that the board supports.")]
 _SdramOption = Annotated[bool, typer.Option(
@@ -71,10 +67,10 @@ _IMAGE = "image.bin"
 
 
 def design_for(
-    model: QuantizedModel, params: BoardParams, style: str, begin: Callable[[str], None], *,
-    sdram: bool, **given: int,
+    model: QuantizedModel, params: BoardParams, style: str, begin: Callable[[str], None],
+    given: GivenSizes, *, sdram: bool,
 ) -> BoardDesign:
-    """The top module of a board with a core of the sizes given; 0 stands for the board's own.
+    """The top module of a board with a core of the sizes given, the others being the board's own.
 
     ``begin`` is told of the stage once it is known that the model may fit; a FitError says that
     it clearly does not.
@@ -84,8 +80,7 @@ def design_for(
     from sterna.hw.flow.fit import check_memories
     from sterna.hw.fpga.families import style_for
     board = params.board
-    sizes = {**{name: value for name, value in given.items() if value},
-             "style": style_for(board.target, style)}
+    sizes = {**given, "style": style_for(board.target, style)}
     core = board_core(model, board, sizes, sdram=sdram)
     if not sdram and not model.is_network:
         check_memories(CORE, core, board.target, advice=[
@@ -105,15 +100,15 @@ def board_params(board: str, clock: float | None, baud: int) -> BoardParams:
     return BoardParams(board_named(board), hz, baud)
 
 
+@size_options("rows", "cols", "quant_lanes")
 def build(
     model: ModelArgument,
     board: BoardOption,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
     clock: ClockOption = None,
     baud: BaudOption = 0,
-    rows: _RowsOption = 0,
-    cols: _ColsOption = 0,
-    quant_lanes: _QuantLanesOption = 0,
+    *,
+    sizes: GivenSizes,
     style: _StyleOption = "auto",
     sdram: _SdramOption = False,
     seed: Annotated[int, typer.Option(help="Seed of the placer, from 1.")] = 1,
@@ -143,7 +138,7 @@ def build(
     try:
         with synth_progress(quiet) as progress:
             design = design_for(loaded, params, style, lambda text: progress(text, None),
-                             sdram=sdram, rows=rows, cols=cols, quant_lanes=quant_lanes)
+                                sizes, sdram=sdram)
             write_sources(design, output / "source")
             if design.image is not None:
                 write_atomically(output / _IMAGE, design.image)
@@ -201,6 +196,7 @@ _HELP = ("/r starts a new text, /? shows this line, Ctrl-D ends; begin a line wi
          "a text that begins with /")
 
 
+@size_options("rows", "cols", "quant_lanes")
 def chat(
     port: Annotated[str, typer.Option(
         help="Serial port of the board, for example /dev/ttyUSB0; sim simulates the board.")],
@@ -222,9 +218,8 @@ def chat(
         "--check", help="Compare each token with onnxruntime.")] = False,
     clock: ClockOption = None,
     baud: BaudOption = 0,
-    rows: _RowsOption = 0,
-    cols: _ColsOption = 0,
-    quant_lanes: _QuantLanesOption = 0,
+    *,
+    sizes: GivenSizes,
     style: _StyleOption = "auto",
     sdram: _SdramOption = False,
     load: Annotated[Path | None, typer.Option(
@@ -255,9 +250,8 @@ def chat(
         in_bitstream = "a real board has its model and sizes in its bitstream"
         if wanted is not None and of_bytes and not check:
             raise ValueError(f"MODEL goes with --port {SIMULATED} or --check: {in_bitstream}")
-        refuse(f"goes with --port {SIMULATED}: {in_bitstream}", rows=rows, cols=cols,
-               quant_lanes=quant_lanes, style=style != "auto", sdram=sdram, output=output,
-               waves=waves)
+        refuse(f"goes with --port {SIMULATED}: {in_bitstream}", **sizes,
+               style=style != "auto", sdram=sdram, output=output, waves=waves)
     image = load.read_bytes() if load else None
     check_folder(output)
     params = board_params(board, clock, baud)
@@ -272,8 +266,7 @@ def chat(
             from sterna.sim.board import BoardSimulation
             assert loaded is not None
             with Stages(quiet) as stage:
-                design = design_for(loaded, params, style, stage, sdram=sdram, rows=rows,
-                                 cols=cols, quant_lanes=quant_lanes)
+                design = design_for(loaded, params, style, stage, sizes, sdram=sdram)
                 stage("compile with Verilator and g++")
                 line: SerialPort = BoardSimulation(
                     design, stack.enter_context(work_folder(output)), waves=waves)

@@ -25,6 +25,7 @@ from sterna.cli.terminal.options import (
 )
 from sterna.cli.terminal.tables import Table
 from sterna.cli.terminal.texts import PROMPT, check_prompts, frames_of, tokens_of
+from sterna.hw.core.sizes import ChosenSizes
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import PROFILES
@@ -312,6 +313,7 @@ def _core_table(title: str, report: CoreReport) -> Table:
          phase.timing.events, phase.timing.mismatches) for phase in report.phases])
 
 
+@unit_options.size_options(*ChosenSizes.options())
 def report(
     model: Annotated[str | None, typer.Argument(
         metavar="MODEL", help=f"{MODEL_HELP}; or give --config.")] = None,
@@ -319,16 +321,8 @@ def report(
         help="A shape without weights: micro, nano, tiny or small.")] = None,
     profile: Annotated[str | None, typer.Option(
         help="With --config: numeric profile, S16 (default) or C12.")] = None,
-    rows: Annotated[int | None, typer.Option(
-        help="Rows computed in parallel. Default: 8.")] = None,
-    cols: Annotated[int | None, typer.Option(help="Columns per beat. Default: 64.")] = None,
-    sequences: Annotated[int, typer.Option(
-        help="Sequences that share each weight word, a power of two.")] = 1,
-    quant_lanes: Annotated[int, typer.Option(
-        help="Activations quantised per cycle, a power of two; 0 chooses.")] = 0,
-    port_bits: Annotated[int, typer.Option(
-        help="Bits of a port through which core or network reads its model from a memory, a word "
-             "a cycle; 0 for ROMs.")] = 0,
+    *,
+    sizes: unit_options.GivenSizes,
     clock_mhz: Annotated[float | None, typer.Option(
         help="Also show tokens per second at this clock.")] = None,
     memory: Annotated[float | None, typer.Option(
@@ -364,7 +358,6 @@ def report(
     from sterna.hw.flow.fit import options_text
     from sterna.hw.fpga.families import TARGETS, style_for
     from sterna.hw.memory.board_memory import BOARD_BANDWIDTHS, narrowest_port
-    from sterna.hw.units.mac.array_style import ArrayStyle
     check_file(output, suffix=".html")
     if clock_mhz is not None:
         check_clock(clock_mhz)
@@ -373,33 +366,29 @@ def report(
         if clock_mhz is None or memory is not None:
             raise ValueError("--board goes with a --clock-mhz, and without --memory")
         memory = BOARD_BANDWIDTHS[choose("--board", board, BOARD_BANDWIDTHS)]
-        port_bits = port_bits or narrowest_port(memory, clock_mhz)
+        sizes.setdefault("port_bits", narrowest_port(memory, clock_mhz))
     if memory is not None:
-        if clock_mhz is None or not port_bits:
+        if clock_mhz is None or not sizes.get("port_bits"):
             raise ValueError("--memory goes with --port-bits and a --clock-mhz")
-        timing = MemoryTiming.of_bandwidth(memory, clock_mhz, port_bits)
+        timing = MemoryTiming.of_bandwidth(memory, clock_mhz, sizes["port_bits"])
     if target is None:
         refuse("goes with a --target", lut=lut, period=period)
     device = None if target is None else TARGETS[choose("--target", target, TARGETS)]
     if model is not None and (network := load_model(model)).is_network:
         refuse("is for language models, and this is a network: sterna synth measures its area",
                config=config, profile=profile, target=target, output=output)
-        return _report_network(
-            model, network, {"rows": rows, "cols": cols, "quant_lanes": quant_lanes or None,
-                             "sequences": sequences, "port_bits": port_bits},
-            clock_mhz, timing, as_json)
+        return _report_network(model, network, sizes, clock_mhz, timing, as_json)
     limits, shape = _limits(model, config, profile)
     with Stages(quiet) as stage:
         if device is not None and (lut is not None or period is not None):
-            refuse("does not go with --lut and --period: they choose the sizes", rows=rows,
-                   cols=cols, quant_lanes=quant_lanes, port_bits=port_bits)
+            sequences = sizes.pop("sequences", 1)
+            refuse("does not go with --lut and --period: they choose the sizes", **sizes)
             stage("look for a core")
             params = _folded(limits, shape, device, sequences, lut, period)
         else:
-            params = CoreParams(
-                limits, 8 if rows is None else rows, 64 if cols is None else cols,
-                sequences=sequences, quant_lanes=quant_lanes, port_bits=port_bits,
-                style=ArrayStyle.GENERIC if device is None else style_for(device))
+            if device is not None:
+                sizes["style"] = style_for(device, sizes.get("style", "auto"))
+            params = CoreParams(limits, **sizes)
         stage("run the cycle model", quick=True)
         found = cycle_report(params, shape, timing)
     name = model or f"{config} (no weights)"

@@ -150,7 +150,7 @@ def _on_board(
             from sterna.sim.bench.runner import work_folder
             from sterna.sim.board import BoardSimulation
             with Stages(quiet) as stage:
-                design = design_for(model, params, "auto", stage, sdram=False)
+                design = design_for(model, params, "auto", stage, {}, sdram=False)
                 stage("compile with Verilator and g++")
                 line: SerialPort = BoardSimulation(design, stack.enter_context(work_folder(None)))
         else:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from sterna.cli.terminal.options import complete_unit
-from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.core.sizes import ChosenSizes
 
 __all__ = ["SIZES", "GivenSizes", "UnitOption", "size_options"]
 
@@ -27,36 +27,17 @@ GivenSizes: TypeAlias = dict[str, Any]
 """The sizes that were given, by name."""
 
 
-def _flag(names: str, text: str) -> Any:
-    return Annotated[bool | None, typer.Option(names, help=text)]
+def _option(name: str, default: Any, text: str) -> Any:
+    """The option of a size: a flag, or a value of its default's type."""
+    if isinstance(default, bool):
+        return Annotated[bool | None, typer.Option(f"--{name.replace('_', '-')}", help=text)]
+    return Annotated[type(default) | None, typer.Option(help=text)]
 
 
 _OPTIONS: dict[str, Any] = {
-    "rows": Annotated[int | None, typer.Option(
-        help="Dot products computed in parallel.")],
-    "cols": Annotated[int | None, typer.Option(help="Matrix columns per beat.")],
-    "lanes": Annotated[int | None, typer.Option(
-        help="Channels of MLGRU or GLU per beat.")],
-    "sequences": Annotated[int | None, typer.Option(
-        help="Sequences that share each weight word, a power of two.")],
-    "trace": _flag("--trace", "Add a port for intermediate values."),
-    "clusters": Annotated[int | None, typer.Option(
-        help="Parts of the core's columns with memories of their own; 0 chooses.")],
-    "quant_lanes": Annotated[int | None, typer.Option(
-        help="Elements that core or network quantises per cycle; 0 chooses.")],
-    "post_lanes": Annotated[int | None, typer.Option(
-        help="Results that the core makes per cycle; 0 chooses.")],
-    "cell_lanes": Annotated[int | None, typer.Option(
-        help="Channels of MLGRU and GLU that the core computes per cycle; 0 chooses.")],
-    "port_bits": Annotated[int | None, typer.Option(
-        help="Bits of a port through which core or network reads its model from a memory; 0 for "
-             "ROMs.")],
-    "style": Annotated[ArrayStyle | None, typer.Option(help="How the array is built.")],
-    "compact": _flag(
-        "--compact", "Build core or network for a small device: a bit of a quotient per cycle, and "
-                     "always the most likely token."),
+    **{name: _option(name, *said) for name, said in ChosenSizes.options().items()},
+    "lanes": _option("lanes", 8, "Channels of MLGRU or GLU per beat."),
 }
-
 
 SIZES = tuple(_OPTIONS)
 """The names of all sizes."""

@@ -24,7 +24,6 @@ from sterna.hw.emit.folder import EmittedUnit, UnitDesign
 from sterna.hw.emit.payloads import Fields, UnitPorts, pack_words
 from sterna.hw.emit.selftest.folder_test import VectorPhase, Vectors
 from sterna.hw.testbench.stimulus import last_flags
-from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
@@ -34,18 +33,9 @@ __all__ = ["CORE", "CORE_MODULE", "core_design", "core_params", "patience", "pro
 CORE_MODULE = "matmul_free_core"
 
 
-def core_params(
-    model: QuantizedModel, *, rows: int = 8, cols: int = 64, sequences: int = 1,
-    clusters: int = 0, quant_lanes: int = 0, post_lanes: int = 0, cell_lanes: int = 0,
-    port_bits: int = 0, style: ArrayStyle = ArrayStyle.GENERIC, compact: bool = False,
-    trace: bool = False,
-) -> CoreParams:
-    """The geometry of a core whose limits are a model's; :class:`CoreParams` says what each size
-    is."""
-    return CoreParams(
-        Limits.of(model), rows, cols, clusters, sequences, post_lanes=post_lanes,
-        cell_lanes=cell_lanes, quant_lanes=quant_lanes, style=style, port_bits=port_bits,
-        compact=compact, trace=trace)
+def core_params(model: QuantizedModel, **sizes: Any) -> CoreParams:
+    """The geometry of a core whose limits are a model's, with sizes of :class:`CoreParams`."""
+    return CoreParams(Limits.of(model), **sizes)
 
 
 def core_design(model: QuantizedModel, params: CoreParams) -> UnitDesign:
@@ -239,4 +229,5 @@ _CORE_USE = """\
 
 CORE = UnitSpec(
     "core", "the whole model", CORE_MODULE, core_params, core_design, None, tokens=64,
-    vectors=core_vectors, registers=core_register_design)
+    vectors=core_vectors, registers=core_register_design,
+    own_sizes={name: default for name, (default, _) in CoreParams.options().items()})

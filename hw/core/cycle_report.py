@@ -124,11 +124,9 @@ class CycleReport:
 
     def as_dict(self, clock_mhz: float | None = None) -> dict[str, Any]:
         """Plain data, for JSON; a figure that depends on a clock is tagged as estimated."""
-        sizes = ("rows", "cols", "sequences", "phases", "clusters", "quant_lanes", "post_lanes",
-                 "cell_lanes", "port_bits")
         data: dict[str, Any] = {
             "config": self.config.to_json(), "profile": self.params.profile.name,
-            **{name: getattr(self.params, name) for name in sizes},
+            **self.params.sizes, "phases": self.params.phases,
             "memory": None if self.memory is None else {
                 "latency": self.memory.latency, "words_per_cycle": float(self.memory.rate)},
             "cycles_per_token": {name: _number(each.total) for name, each in self.tokens.items()},

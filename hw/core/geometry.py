@@ -1,4 +1,4 @@
-"""Sizes of what runs programs of stages, and what follows from the largest program."""
+"""What follows from the sizes of what runs programs of stages, and from the largest program."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 
 from sterna.hw.core.limits import Limits, StageLimits
 from sterna.hw.core.norm_params import NormParams
+from sterna.hw.core.sizes import ChosenSizes
 from sterna.hw.parts.requantize import RequantizeParams
 from sterna.hw.units.glu import GluParams
 from sterna.hw.units.mac.array_style import ArrayStyle
@@ -50,39 +51,10 @@ def _power(value: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
-    """Sizes of norm, array, post-processor and cells, and of the memories of a program.
-
-    Every size that is 0 is chosen.
-    """
+class Geometry(ChosenSizes):
+    """Chosen sizes, and what follows from them and the limits of programs."""
 
     what: ClassVar[str] = "program"
-
-    limits: Limits
-    rows: int = 8  #: dot products side by side
-    cols: int = 64  #: columns taken per beat
-    #: Parts of the columns, each with memories of its own; 0 for parts of 16 columns or more.
-    clusters: int = 0
-    sequences: int = 1  #: sequences that share each weight word
-    #: Parts of the sequences that take turns, one being normalised while the other is multiplied;
-    #: 0 for 2, or 1 if there is one sequence or a port.
-    phases: int = 0
-    # Lanes behind the sums: 0 for fewer in a small array, for more in a core with several sequences
-    # whose array gives more sums.
-    post_lanes: int = 0  #: results made per cycle; usually 4
-    cell_lanes: int = 0  #: channels of MLGRU and GLU per cycle; usually 2
-    quant_lanes: int = 0  #: activations made per cycle; usually 8
-    #: Bits of a root per cycle; 0 for 3 if a single sequence waits for it, otherwise 1.
-    root_digit_bits: int = 0
-    #: For a small device, with blocks of 4 kbit and no LUT RAM: a norm that divides a bit per
-    #: cycle, a table of silu where the formats allow one, short queues, and no drawn tokens.
-    compact: bool = False
-    style: ArrayStyle = ArrayStyle.GENERIC  #: what the array is built of
-    #: Bits of a word of the memory that the image comes from, through a port; 0 for ROMs.
-    port_bits: int = 0
-    ring: int = 512  #: weight words that are read ahead through a port
-    patience: int = 1 << 20  #: cycles without an answer of the memory that stop the core
-    trace: bool = False  #: whether there is a port that shows every intermediate vector
 
     @classmethod
     def of_folder(cls, folder: Path) -> Self:

@@ -90,8 +90,7 @@ def format_digest(params: Geometry) -> int:
     limits = params.limits
     formats = (
         *sorted(asdict(limits.profile).items()), [astuple(each) for each in limits.program],
-        limits.shifts, limits.embedding_bits, params.rows, params.cols, params.post_lanes,
-        params.cell_lanes, params.quant_lanes, params.port_bits, *params.constants)
+        limits.shifts, limits.embedding_bits, *params.layout_sizes, *params.constants)
     return zlib.crc32(repr(formats).encode())
 
 

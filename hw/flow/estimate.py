@@ -59,8 +59,8 @@ def kind_of(target: FpgaTarget, profile: NumericProfile, compact: bool) -> str:
 
 def shape_of(params: CoreParams) -> dict[str, int]:
     """The sizes of a core that its logic grows with."""
-    return {name: getattr(params, name) for name in (
-        "rows", "cols", "clusters", "quant_lanes", "post_lanes", "cell_lanes", "sequences")}
+    return {name: value for name, value in params.sizes.items()
+            if type(value) is int and name != "port_bits"}
 
 
 def fitted(

@@ -107,17 +107,14 @@ def plan_matrices(
 
 
 def layer_params(
-    layer: Layer, *, sequences: int = 1, rows: int | None = None, cols: int | None = None,
-    lanes: int | None = None, style: str = "generic", compact: bool = False,
-    port_bits: int = 0, trace: bool = False,
+    layer: Layer, *, rows: int | None = None, cols: int | None = None, lanes: int | None = None,
+    style: str = "generic", **others: Any,
 ) -> LayerParams:
-    """The parameters of a layer's unit, with the sizes of :func:`emit_layer`; with ``trace`` it
-    has a port that shows every intermediate vector."""
+    """The parameters of a layer's unit, with the sizes of :func:`emit_layer`, and ``others`` of
+    :class:`LayerParams`."""
     limits = _limits(layer)
-    sizes = _sizes([(each.rows, each.columns) for each in limits.program], rows, cols, lanes, style)
-    return LayerParams(
-        limits, sequences=sequences, compact=compact, port_bits=port_bits, trace=trace,
-        frame=_frame(layer), **sizes)
+    array = _sizes([(each.rows, each.columns) for each in limits.program], rows, cols, lanes, style)
+    return LayerParams(limits, frame=_frame(layer), **array, **others)
 
 
 def _limits(layer: Layer) -> Limits:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.hw.core.program import ProgramImage
 from sterna.hw.core.registers import Bus, StreamRegisters
 from sterna.hw.core.registers_product import register_design
 from sterna.hw.emit.folder import UnitDesign
 from sterna.hw.layers.emit import layer_design, layer_image, layer_params
 from sterna.hw.layers.layer_params import LayerParams
-from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.layers.layer import NetworkLayer
 from sterna.model.quantized import QuantizedModel
@@ -17,14 +18,10 @@ __all__ = ["NETWORK", "network_image"]
 
 
 def network_params(
-    model: QuantizedModel, *, rows: int | None = None, cols: int | None = None,
-    quant_lanes: int | None = None, sequences: int = 1, style: ArrayStyle = ArrayStyle.GENERIC,
-    compact: bool = False, port_bits: int = 0, trace: bool = False,
+    model: QuantizedModel, *, quant_lanes: int | None = None, **sizes: Any,
 ) -> LayerParams:
     """Parameters for a model; :func:`~sterna.hw.layers.emit.emit_layer` says what each size is."""
-    return layer_params(
-        NetworkLayer(model), sequences=sequences, rows=rows, cols=cols, lanes=quant_lanes,
-        style=style, compact=compact, port_bits=port_bits, trace=trace)
+    return layer_params(NetworkLayer(model), lanes=quant_lanes, **sizes)
 
 
 def network_design(model: QuantizedModel, params: LayerParams) -> UnitDesign:
@@ -65,4 +62,6 @@ _USE = """\
 
 NETWORK = UnitSpec(
     "network", "a whole network over frames", "network", network_params, network_design, None,
-    tokens=64, takes_frames=True, registers=network_register_design)
+    tokens=64, takes_frames=True, registers=network_register_design,
+    own_sizes={name: default for name, (default, _) in LayerParams.options().items()}
+    | {"rows": None, "cols": None, "quant_lanes": None})

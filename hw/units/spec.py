@@ -36,9 +36,9 @@ class UnitSpec:
     name: str  #: what it is called on the command line: ``glu``
     summary: str  #: what it is, in a few words
     module: str  #: name of its Verilog module
-    #: Makes its frozen parameters from a model and sizes. The keyword arguments of this
-    #: function are the sizes that the unit has, with their defaults; None stands for a
-    #: default that depends on the model.
+    #: Makes its frozen parameters from a model and sizes. Unless ``own_sizes`` has them, the
+    #: keyword arguments of this function are the sizes that the unit has, with their defaults;
+    #: None stands for a default that depends on the model.
     params: Callable[..., Any]
     #: builds the component from a model and the parameters, and says what its folder holds
     design: Callable[[QuantizedModel, Any], UnitDesign]
@@ -51,10 +51,13 @@ class UnitSpec:
     takes_frames: bool = False  #: whether it is of a network over frames, not of a language model
     #: designs it behind registers, with a bus and a name of the module; None: it has none
     registers: Callable[..., UnitDesign] | None = None
+    own_sizes: Mapping[str, Any] | None = None  #: its sizes, with their defaults
 
     @property
     def sizes(self) -> dict[str, Any]:
         """The sizes that the unit has, with their defaults."""
+        if self.own_sizes is not None:
+            return dict(self.own_sizes)
         return {
             name: parameter.default
             for name, parameter in inspect.signature(self.params).parameters.items()

@@ -40,7 +40,6 @@ from sterna.model.quantized.records import (
     Root,
     Scale,
     Sigmoid,
-    result_of,
     row_suffix,
 )
 
@@ -91,7 +90,7 @@ def build_exact(
         graph.op("Squeeze", [part, front], name)
     after = walk.append(records, states, "" if one_token else f"{entry.result}_from")
 
-    last = result_of(records[-1])
+    last = records[-1].result
     last = (graph.op("Unsqueeze", [last, graph.integers(1)]) if one_token
             else graph.op("Transpose", [last], perm=[1, 0, 2]))
     graph.cast(last, TensorProto.INT32, entry.result)

@@ -19,7 +19,6 @@ from sterna.model.layers import Layer
 from sterna.model.layers.matrix import MANTISSA_BITS, MatrixLayer, Requantization
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized.bounds import CARRIER_BITS, MOST_COLUMNS, check_bounds
-from sterna.model.quantized.records import result_of
 
 __all__ = ["build_layer", "build_matrix", "layer_bounds"]
 
@@ -49,7 +48,7 @@ def build_layer(layer: Layer) -> onnx.ModelProto:
     states = [(f"state{i}", channels) for i, channels in enumerate(layer.states)]
     after = walk.append(
         records, [graph.cast(name, TensorProto.DOUBLE) for name, _ in states])
-    graph.cast(result_of(records[-1]), TensorProto.INT32, "y")
+    graph.cast(records[-1].result, TensorProto.INT32, "y")
     for (name, _), h in zip(states, after, strict=True):
         graph.cast(h, TensorProto.INT32, f"{name}_out")
 

@@ -20,7 +20,7 @@ from onnx.numpy_helper import from_array, to_array
 
 from sterna.export.graph.metadata import RECORDS
 from sterna.export.graph.weights import TILE, pack_tiles
-from sterna.export.native.program import make_program
+from sterna.export.native.program import KINDS_FLAG, make_program
 from sterna.model.cpp_library import CompileError, CppLibrary, NoCompilerError
 from sterna.model.layers import TernaryMatrix as LayerMatrix
 from sterna.model.quantized.records import records_from_json
@@ -32,7 +32,7 @@ OPS_SOURCES = Path(__file__).parent / "cpp"
 """The C++ sources."""
 
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique",
-          "-ffp-contract=off")
+          "-ffp-contract=off", KINDS_FLAG)
 KERNEL_VARIABLE = "STERNA_KERNEL"
 """Environment variable that forces a kernel, by name."""
 _DOMAIN = "sterna"

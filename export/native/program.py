@@ -25,17 +25,17 @@ from sterna.model.quantized.records import (
     Root,
     Scale,
     Sigmoid,
-    reads,
-    result_of,
 )
 
-__all__ = ["FIELDS", "make_program"]
+__all__ = ["FIELDS", "KINDS_FLAG", "make_program"]
 
 FIELDS = ("kind", "result", "x", "y", "width", "columns", "low", "high", "shift", "mantissa",
           "combine_shift", "reciprocal_bits", "root_frac", "scale_frac", "epsilon", "reverse",
           "constant")
 """Those of ``struct Numbers`` in ``cpp/model.hpp``; 0 where a record has no such number."""
 _KINDS = get_args(Record)
+KINDS_FLAG = "-DSTERNA_KINDS=" + ",".join(f"k{each.__name__}" for each in _KINDS)
+"""The enumeration of the kinds, for the compiler."""
 _LOGITS = -1
 _UNSATURATED = 1 << 30
 
@@ -50,14 +50,14 @@ def make_program(
     """
     if isinstance(records[0], Input):
         raise ValueError("they are for language models, and this is a network over frames")
-    last_read = {name: i for i, record in enumerate(records) for name in reads(record)}
+    last_read = {name: i for i, record in enumerate(records) for name in record.reads}
     free: dict[tuple[str, int], list[int]] = defaultdict(list)
     slots: dict[str, tuple[int, tuple[str, int]]] = {}
     constants: dict[str, int] = {}
     rows, used = [], 0
     for i, record in enumerate(records):
         # The scale of activations lies in their slot.
-        names = list(reads(record))[:1 if isinstance(record, Project) else 2]
+        names = list(record.reads)[:1 if isinstance(record, Project) else 2]
         read = [slots[name] for name in names]
         for name, (slot, shape) in zip(names, read, strict=True):
             if last_read[name] == i:
@@ -78,15 +78,9 @@ def make_program(
 
 def _result(record: Record) -> tuple[str, tuple[str, int]]:
     """Its name as others read it, its kind, and how many numbers it has."""
-    match record:
-        case Norm() | Quantize():
-            return f"{record.name}.q", ("activations", record.width)
-        case Root():
-            return f"{record.name}.n", ("number", 1)
-        case Energy():
-            return record.name, ("number", 1)
-        case _:
-            return result_of(record), ("vector", record.width)
+    kind = ("activations" if isinstance(record, Norm | Quantize) else
+            "number" if isinstance(record, Root | Energy) else "vector")
+    return record.result, (kind, record.gives[record.result])
 
 
 def _constants(record: Record) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from sterna.model.hub.folder import HubError, HubFolder
 from sterna.model.hub.layout import shape_of, tensor_shapes
 from sterna.model.profile import mantissa_and_shift, sigmoid_table
-from sterna.model.quantized.file import Projection, QuantizedModel
+from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.hgrn_bit import EPS, WIDTHS, Formatted, Widths, hgrn_bit
 from sterna.model.quantized.real import Matrix, run_real
 from sterna.model.quantized.records import Embedding, Project

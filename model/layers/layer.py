@@ -14,8 +14,8 @@ from array_api_compat import array_namespace, device
 
 from sterna.model.layers.matrix import MatrixLayer, Ternary, TernaryMatrix, ternary_matrix
 from sterna.model.profile import PROFILES, S16, FixedPoint, NumericProfile, profile_of
+from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.entry import FRAMES, frame_integers
-from sterna.model.quantized.file import Projection, QuantizedModel
 from sterna.model.quantized.fixed import check_bias, quantize_projection
 from sterna.model.quantized.integer import ROWS, IntegerRecords
 from sterna.model.quantized.records import (
@@ -26,7 +26,6 @@ from sterna.model.quantized.records import (
     glu,
     mlgru,
     residual,
-    result_of,
 )
 from sterna.model.quantized.taps import Tap, ignore, tap_tokens
 
@@ -597,7 +596,7 @@ class SequentialLayer(Layer):
         records: list[Record] = []
         for index, layer in enumerate(self.layers):
             records += layer.records(f"{at}{index}.", x)
-            x = result_of(records[-1])
+            x = records[-1].result
         return records
 
     def matrices(self, at: str = "") -> dict[str, Projection]:

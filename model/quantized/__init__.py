@@ -5,11 +5,7 @@ All of it runs without torch, and starts from the model file. What the file hold
 arithmetic.
 """
 
-from sterna.model.quantized.file import (
-    Projection,
-    QuantizedFileError,
-    QuantizedModel,
-    load_model,
-)
+from sterna.model.quantized.file import QuantizedFileError, QuantizedModel, load_model
+from sterna.model.quantized.records import Projection
 
 __all__ = ["Projection", "QuantizedFileError", "QuantizedModel", "load_model"]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from sterna.model.quantized.records import (
     Narrow,
     Norm,
     Project,
+    Projection,
     Quantize,
     Record,
     Recur,
@@ -32,9 +32,6 @@ from sterna.model.quantized.records import (
     Scale,
     Sigmoid,
 )
-
-if TYPE_CHECKING:   # which checks itself with what is here
-    from sterna.model.quantized.file import Projection
 
 __all__ = ["CARRIER_BITS", "MOST_COLUMNS", "check_bounds", "folds_bias", "tensor_bounds"]
 

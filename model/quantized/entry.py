@@ -32,7 +32,13 @@ class Entry:
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Entry:
-        """That of a model's records. ValueError if they begin with neither."""
+        """That of a model's records. ValueError if they begin with neither, or a later one is
+        either."""
+        for each in records[1:]:
+            if isinstance(each, Embedding | Input):
+                raise ValueError(
+                    f"the record {each.name} is an {type(each).__name__.lower()}, with which only "
+                    f"a list of records begins")
         match records[0]:
             case Embedding(vocab=vocab):
                 return cls("tokens", "logits", (), 0, vocab - 1)

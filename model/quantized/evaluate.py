@@ -17,8 +17,6 @@ from sterna.model.quantized.records import (
     Project,
     Scale,
     Sigmoid,
-    reads,
-    result_of,
 )
 from sterna.model.quantized.taps import Tap, ignore
 from sterna.model.tokenizer import contiguous_sequences
@@ -94,12 +92,12 @@ class _Counting(IntegerModel):
     def __init__(self, model: QuantizedModel) -> None:
         super().__init__(model)
         read = {name for each in model.records if not isinstance(each, Sigmoid)
-                for name in reads(each)}
+                for name in each.reads}
         looked_up = {each.x for each in model.records if isinstance(each, Sigmoid)} - read
         self._ends = {
-            result_of(each): (each.output.min, each.output.max) for each in model.records
+            each.result: (each.output.min, each.output.max) for each in model.records
             if isinstance(each, Narrow | Scale | Project | Multiply | Add)
-            and getattr(each, "saturates", True) and result_of(each) not in looked_up}
+            and getattr(each, "saturates", True) and each.result not in looked_up}
         self.saturated = dict.fromkeys(self._ends, 0)
 
     def step(

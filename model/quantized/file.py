@@ -32,9 +32,9 @@ from sterna.model.quantized.records import (
     Embedding,
     Input,
     Project,
+    Projection,
     Record,
     Recur,
-    Scale,
     Sigmoid,
     records_from_json,
     records_to_json,
@@ -44,7 +44,7 @@ from sterna.model.tokens.files import fitted, tokenizer_from_json
 from sterna.model.tokens.hub import HubTokenizer
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
-__all__ = ["FORMAT_VERSION", "Projection", "QuantizedFileError", "QuantizedModel",
+__all__ = ["FORMAT_VERSION", "QuantizedFileError", "QuantizedModel",
            "load_language_model", "load_model", "pack_trits", "unpack_trits"]
 
 FORMAT_VERSION = 3
@@ -52,8 +52,6 @@ _FORMAT = "sterna quantised model"
 _HEADER_KEY = "sterna"
 _HEADER_FIELDS = ("format", "version", "records", "profile", "tokenizer", "provenance")
 _MERGES, _JSON = "tokenizer.merges", "tokenizer.json"
-_VECTOR = FixedPoint(24, 0)
-_EXPONENTS = 1100   # of all numbers of float64
 _OTHER_FILES = {
     ".onnx": "; an ONNX file is made from a quantised model: give that one",
     ".pt": "; a checkpoint has to be quantised first: sterna quantize",
@@ -63,27 +61,6 @@ _OTHER_FILES = {
 
 class QuantizedFileError(ValueError):
     """A quantised model file that cannot be used; the message says which and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Projection:
-    """One ternary matrix with its scale and bias.
-
-    Parameters
-    ----------
-    weight
-        int8 ``[rows, columns]`` of -1, 0 and 1.
-    bias
-        int16 or int32 ``[rows]`` in the format of the projection's output.
-    k, shift
-        Mantissa and right shift of the weight scale: ``z = rs(acc * A, shift) + bias``
-        with ``A = rs(V * k, combine_shift)``.
-    """
-
-    weight: np.ndarray
-    bias: np.ndarray
-    k: int
-    shift: int
 
 
 @dataclass(frozen=True)
@@ -135,11 +112,6 @@ class QuantizedModel:
         entry = Entry.of(self.records)
         if not isinstance(last, Project | Add):
             raise ValueError("the last record must be a project or an add")
-        for each in self.records[1:]:
-            if isinstance(each, Embedding | Input):
-                raise ValueError(
-                    f"the record {each.name} is an {type(each).__name__.lower()}, with which only "
-                    f"a list of records begins")
         if isinstance(first, Embedding):
             object.__setattr__(self, "tokenizer", fitted(self.tokenizer, first.vocab))
             _check("embedding", self.embedding, (first.vocab, first.width), first.output)
@@ -390,7 +362,7 @@ def _parse(blob: bytes) -> QuantizedModel:
     if not isinstance(header["profile"], str):
         raise ValueError(f"profile must be a name, got {header['profile']!r}")
     records = records_from_json(header["records"])
-    has_text = not isinstance(records[0], Input)
+    has_text = not Entry.of(records).shape
     tokenizer = _read_tokenizer(header, tensors) if has_text else BYTES
     projects = {each.name: each for each in records if isinstance(each, Project)}
     vectors = _vectors_of(records)
@@ -419,16 +391,7 @@ def _parse(blob: bytes) -> QuantizedModel:
 
 def _vectors_of(records: Sequence[Record]) -> dict[str, tuple[int, int, int]]:
     """The vectors that records store: length, smallest and largest number."""
-    found: dict[str, tuple[int, int, int]] = {}
-    for each in records:
-        match each:
-            case Scale(name, width=width):
-                found[name] = width, _VECTOR.min, _VECTOR.max
-            case Input(name, channels=channels, bits=bits) if each is records[0]:
-                found[f"{name}.offset"] = channels, -1 << bits, 1 << bits
-                found[f"{name}.shift"] = channels, -bits, bits
-                found[f"{name}.frac"] = channels, -_EXPONENTS, _EXPONENTS
-    return found
+    return {name: limits for each in records for name, limits in each.vectors.items()}
 
 
 def _read_tokenizer(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> Tokenizer:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from sterna.model.profile import FixedPoint, NumericProfile
-from sterna.model.quantized.file import Projection
+from sterna.model.quantized.records import Projection
 
 __all__ = ["bias_format", "check_bias", "quantize_projection", "to_fixed"]
 

@@ -26,8 +26,6 @@ from sterna.model.quantized.records import (
     Sigmoid,
     glu_cell,
     mlgru_cell,
-    reads,
-    result_of,
 )
 
 __all__ = ["StageKind", "StagePlan", "formats_of", "plan", "shape_of"]
@@ -109,7 +107,7 @@ class _Planner:
             self._expect(replace(first, output=profile.x))
         # What is normalised next, what is added to, and their width.
         self._value = self._stream = (
-            first.name if isinstance(first, Embedding | Input) else next(iter(reads(first))))
+            first.name if isinstance(first, Embedding | Input) else next(iter(first.reads)))
         self._width = first.width
         found = []
         while self._left:
@@ -160,7 +158,7 @@ class _Planner:
             kind = self._unit(projects)
             return kind, self._profile.z, self._through(_UNITS[kind], projects)
         one, x = projects[0], self._profile.x
-        result = result_of(one)
+        result = one.result
         if not self._left:
             return StageKind.HEAD, self._profile.logit, {}
         if isinstance(following := self._left[-1], Add):
@@ -182,7 +180,7 @@ class _Planner:
 
     def _through(self, unit: _Unit, projects: Sequence[Project]) -> dict[str, str]:
         """Take the records of a unit; return their names by those within the unit."""
-        names = {f".{slot}.z": result_of(project)
+        names = {f".{slot}.z": project.result
                  for slot, project in zip(unit.slots, projects, strict=True)}
         for record in unit.cell(self._profile, "", self._width):
             own: dict[str, Any] = {

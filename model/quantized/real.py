@@ -27,7 +27,6 @@ from sterna.model.quantized.records import (
     Root,
     Scale,
     Sigmoid,
-    reads,
 )
 from sterna.model.quantized.taps import Tap, ignore
 
@@ -78,7 +77,7 @@ def run_real(
         float64 ``[batch, length, vocab]``.
     """
     values: dict[str, np.ndarray] = {}
-    last_use = {name: i for i, record in enumerate(records) for name in reads(record)}
+    last_use = {name: i for i, record in enumerate(records) for name in record.reads}
 
     def give(name: str, value: np.ndarray) -> None:
         output = getattr(record, "output", None)
@@ -125,7 +124,7 @@ def run_real(
             case Multiply(name, x, y) | Add(name, x, y):
                 times = isinstance(record, Multiply)
                 give(name, values[x] * values[y] if times else values[x] + values[y])
-        for name in reads(record):
+        for name in record.reads:
             if last_use[name] == i:
                 values.pop(name, None)
     *_, logits = values.values()

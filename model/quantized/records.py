@@ -11,20 +11,68 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from typing import Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+
+import numpy as np
 
 from sterna.model.checks import check_fields, check_whole
 from sterna.model.config import ModelConfig
 from sterna.model.profile import FixedPoint, NumericProfile
 
 __all__ = ["Add", "Embedding", "Energy", "Input", "Multiply", "Narrow", "Norm", "Project",
-           "Quantize", "Record", "Recur", "Root", "Scale", "Sigmoid", "bitlinear", "glu",
-           "glu_cell", "language_model", "mlgru", "mlgru_cell", "reads", "records_from_json",
-           "records_to_json", "residual", "result_of", "row_suffix"]
+           "Projection", "Quantize", "Record", "Recur", "Root", "Scale", "Sigmoid", "bitlinear",
+           "glu", "glu_cell", "language_model", "mlgru", "mlgru_cell", "records_from_json",
+           "records_to_json", "residual", "row_suffix"]
+
+
+_VECTOR = FixedPoint(24, 0)
+_EXPONENTS = 1100   # of all numbers of float64
+
+
+class _Record:
+    """What every kind says of itself; most read ``x`` and give ``name``, of ``width`` numbers."""
+
+    __slots__ = ()
+    name: str
+    x: str
+    if TYPE_CHECKING:       # a field, or what follows from other fields
+        @property
+        def width(self) -> int: ...
+
+    @property
+    def reads(self) -> dict[str, int]:
+        """The values that it reads, and how many numbers each must have; tokens are none of
+        them."""
+        return {self.x: self.width}
+
+    @property
+    def gives(self) -> dict[str, int]:
+        """The values that later records may read, and how many numbers each has."""
+        return {self.name: self.width}
+
+    @property
+    def result(self) -> str:
+        """The name of the first of those."""
+        return next(iter(self.gives))
+
+    @property
+    def vectors(self) -> dict[str, tuple[int, int, int]]:
+        """The vectors that are stored for it: length, smallest and largest number."""
+        return {}
+
+
+class _Normed(_Record):
+    """Gives 8-bit activations and their scale."""
+
+    __slots__ = ()
+
+    @property
+    def gives(self) -> dict[str, int]:
+        return {f"{self.name}.q": self.width, f"{self.name}.v": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Embedding:
+class Embedding(_Record):
     """``name``: the row of a token, of ``width`` values in format ``output``."""
 
     name: str
@@ -32,9 +80,13 @@ class Embedding:
     width: int
     output: FixedPoint
 
+    @property
+    def reads(self) -> dict[str, int]:
+        return {}
+
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class Input(_Record):
     """``name``: a frame of ``channels`` numbers of ``bits`` bits, each ``rs(x - offset, shift)``,
     saturated to ``output``, and a 1 behind them.
 
@@ -54,9 +106,20 @@ class Input:
         """Number of results."""
         return self.channels + 1
 
+    @property
+    def reads(self) -> dict[str, int]:
+        return {self.x: self.channels}
+
+    @property
+    def vectors(self) -> dict[str, tuple[int, int, int]]:
+        name, channels, bits = self.name, self.channels, self.bits
+        return {f"{name}.offset": (channels, -1 << bits, 1 << bits),
+                f"{name}.shift": (channels, -bits, bits),
+                f"{name}.frac": (channels, -_EXPONENTS, _EXPONENTS)}
+
 
 @dataclass(frozen=True, slots=True)
-class Narrow:
+class Narrow(_Record):
     """``name``: ``rs(x, shift)``, saturated to ``output``; a negative shift is one to the left."""
 
     name: str
@@ -67,7 +130,7 @@ class Narrow:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(_Record):
     """``name``: ``rs(x * g, shift)``, saturated to ``output``; ``g`` is the stored vector ``name``,
     gains of a norm for example."""
 
@@ -77,9 +140,13 @@ class Scale:
     shift: int
     output: FixedPoint
 
+    @property
+    def vectors(self) -> dict[str, tuple[int, int, int]]:
+        return {self.name: (self.width, _VECTOR.min, _VECTOR.max)}
+
 
 @dataclass(frozen=True, slots=True)
-class Norm:
+class Norm(_Normed):
     """``{name}.q``: the value ``x`` divided by its RMS, in 8 bits; ``{name}.v``: their scale.
 
     The fields after ``width`` are those of :class:`~sterna.model.profile.NumericProfile`.
@@ -94,7 +161,7 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class Energy:
+class Energy(_Record):
     """``name``: ``rs(sum(x^2) * mantissa, shift)``, what a :class:`Root` adds for the epsilon of
     an earlier norm."""
 
@@ -104,9 +171,13 @@ class Energy:
     mantissa: int
     shift: int
 
+    @property
+    def gives(self) -> dict[str, int]:
+        return {self.name: 1}
+
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class Root(_Record):
     """``{name}.s``: ``sum(x^2) + epsilon``, plus the :class:`Energy` ``extra`` if there is one;
     ``{name}.n``: its root with ``root_frac`` fraction bits more than x, 1 or more."""
 
@@ -117,9 +188,17 @@ class Root:
     epsilon: int = 0
     extra: str | None = None
 
+    @property
+    def reads(self) -> dict[str, int]:
+        return {self.x: self.width, **({self.extra: 1} if self.extra else {})}
+
+    @property
+    def gives(self) -> dict[str, int]:
+        return {f"{self.name}.n": 1}
+
 
 @dataclass(frozen=True, slots=True)
-class Quantize:
+class Quantize(_Normed):
     """``{name}.q``: the value ``x`` in 8 bits; ``{name}.v``: their scale, over the RMS of another.
 
     As :class:`Norm` does, with the root of ``root`` in place of its own: ``v = (m << scale_shift)
@@ -134,9 +213,13 @@ class Quantize:
     scale_shift: int
     scale_frac: int
 
+    @property
+    def reads(self) -> dict[str, int]:
+        return {self.x: self.width, f"{self.root}.n": 1}
+
 
 @dataclass(frozen=True, slots=True)
-class Project:
+class Project(_Record):
     """``{name}.z``: a ternary matrix times the activations of ``norm``, scaled, plus a bias.
 
     ``output`` is the format of the result, ``saturates`` whether it is clipped to that: where an
@@ -158,9 +241,17 @@ class Project:
         """Number of results."""
         return self.rows
 
+    @property
+    def reads(self) -> dict[str, int]:
+        return {f"{self.norm}.q": self.columns, f"{self.norm}.v": 1}
+
+    @property
+    def gives(self) -> dict[str, int]:
+        return {f"{self.name}.z": self.rows}
+
 
 @dataclass(frozen=True, slots=True)
-class Sigmoid:
+class Sigmoid(_Record):
     """``name``: the sigmoid of the value ``x``, or of ``-x``, by table; ``frac`` fraction bits.
 
     ``x`` is in format ``z``, whose whole range the table covers. ``complement`` stands for the
@@ -178,7 +269,7 @@ class Sigmoid:
 
 
 @dataclass(frozen=True, slots=True)
-class Recur:
+class Recur(_Record):
     """``name``: a state ``h = h + rs(u * (c - h), frac)``, kept from token to token.
 
     ``candidate`` is the value c in the format of the state, ``output``, and u from 0 to 1 with
@@ -194,9 +285,13 @@ class Recur:
     output: FixedPoint
     keeps: bool = True
 
+    @property
+    def reads(self) -> dict[str, int]:
+        return dict.fromkeys((self.gate, self.candidate), self.width)
+
 
 @dataclass(frozen=True, slots=True)
-class Multiply:
+class Multiply(_Record):
     """``name``: ``rs(x * y, shift)`` of two values, saturated to ``output``."""
 
     name: str
@@ -206,9 +301,13 @@ class Multiply:
     shift: int
     output: FixedPoint
 
+    @property
+    def reads(self) -> dict[str, int]:
+        return dict.fromkeys((self.x, self.y), self.width)
+
 
 @dataclass(frozen=True, slots=True)
-class Add:
+class Add(_Record):
     """``name``: the sum of the values ``x`` and ``y``, of ``width`` values in ``output``."""
 
     name: str
@@ -218,50 +317,35 @@ class Add:
     output: FixedPoint
     saturates: bool = True
 
+    @property
+    def reads(self) -> dict[str, int]:
+        return dict.fromkeys((self.x, self.y), self.width)
 
-# The compiled operators number the kinds in this order: a new one goes to the end.
+
 Record: TypeAlias = (Embedding | Narrow | Scale | Norm | Energy | Root | Quantize | Project |
                      Sigmoid | Recur | Multiply | Add | Input)
 """One step of the arithmetic."""
 
 
-def result_of(record: Record) -> str:
-    """The name of the value that later records read."""
-    return f"{record.name}.z" if isinstance(record, Project) else record.name
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """One ternary matrix with its scale and bias.
 
+    Parameters
+    ----------
+    weight
+        int8 ``[rows, columns]`` of -1, 0 and 1.
+    bias
+        int16 or int32 ``[rows]`` in the format of the projection's output.
+    k, shift
+        Mantissa and right shift of the weight scale: ``z = rs(acc * A, shift) + bias``
+        with ``A = rs(V * k, combine_shift)``.
+    """
 
-def _gives(record: Record) -> dict[str, int]:
-    """The values that later records may read, and how many numbers each has."""
-    match record:
-        case Norm() | Quantize():
-            return {f"{record.name}.q": record.width, f"{record.name}.v": 1}
-        case Root():
-            return {f"{record.name}.n": 1}
-        case Energy():
-            return {record.name: 1}
-        case _:
-            return {result_of(record): record.width}
-
-
-def reads(record: Record) -> dict[str, int]:
-    """The values that it reads, and how many numbers each must have; tokens are none of them."""
-    match record:
-        case Embedding():
-            return {}
-        case Input():
-            return {record.x: record.channels}
-        case Project():
-            return {f"{record.norm}.q": record.columns, f"{record.norm}.v": 1}
-        case Quantize():
-            return {record.x: record.width, f"{record.root}.n": 1}
-        case Root():
-            return {record.x: record.width, **({record.extra: 1} if record.extra else {})}
-        case Recur():
-            return dict.fromkeys((record.gate, record.candidate), record.width)
-        case Multiply() | Add():
-            return dict.fromkeys((record.x, record.y), record.width)
-        case _:
-            return {record.x: record.width}
+    weight: np.ndarray
+    bias: np.ndarray
+    k: int
+    shift: int
 
 
 def row_suffix(records: Sequence[Record]) -> tuple[int, str]:
@@ -274,8 +358,8 @@ def row_suffix(records: Sequence[Record]) -> tuple[int, str]:
         record = records[index]
         if isinstance(record, Recur | Embedding):
             break
-        inside |= _gives(record).keys()
-        outside = (outside | reads(record).keys()) - inside
+        inside |= record.gives.keys()
+        outside = (outside | record.reads.keys()) - inside
         if len(outside) == 1:
             found = index, next(iter(outside))
     return found
@@ -309,13 +393,13 @@ def records_from_json(content: Any) -> tuple[Record, ...]:
         raise ValueError(f"records must be a list, got {content!r:.40}")
     records = tuple(_record(i, each) for i, each in enumerate(content))
     first = records[0]
-    widths = reads(first) if isinstance(first, Input) else {}
+    widths = first.reads if isinstance(first, Input) else {}
     for record in records:
-        for name, width in reads(record).items():
+        for name, width in record.reads.items():
             if widths.get(name) != width:
                 raise ValueError(f"the record {record.name} reads {name} with {width} values, of "
                                  f"which there are {widths.get(name, 'none')}")
-        for name, width in _gives(record).items():
+        for name, width in record.gives.items():
             if name in widths:
                 raise ValueError(f"the record {record.name} gives {name} a second time")
             widths[name] = width
@@ -425,7 +509,7 @@ def residual(records: Sequence[Record], name: str, x: str, output: FixedPoint) -
     if not isinstance(last, Project | Add):
         raise ValueError(f"nothing can be added to the result of a {type(last).__name__}")
     last = replace(last, saturates=False)
-    return [*others, last, Add(name, x, result_of(last), last.width, output)]
+    return [*others, last, Add(name, x, last.result, last.width, output)]
 
 
 def language_model(config: ModelConfig, profile: NumericProfile) -> tuple[Record, ...]:

@@ -72,7 +72,7 @@ public:
         // What has no such number holds 0.
         constexpr int64_t kMost = 1 << 24, kLimit = 1 << 30;
         const struct { const char* name; int64_t value, low, high; } ranges[] = {
-            {"kind", int64_t(r.kind), 0, int64_t(Kind::kAdd)}, {"width", r.width, 1, kMost}, {"columns", r.columns, 0, kMost},
+            {"width", r.width, 1, kMost}, {"columns", r.columns, 0, kMost},
             {"low", r.low, -kLimit, 0}, {"high", r.high, 0, kLimit}, {"shift", r.shift, -40, 62},
             {"mantissa", r.mantissa, 0, kMost}, {"combine_shift", r.combine_shift, 0, 48},
             {"reciprocal_bits", r.reciprocal_bits, 0, 48}, {"root_frac", r.root_frac, 0, 26},
@@ -97,6 +97,7 @@ public:
             case Kind::kMultiply:
                 return narrow(r, vector(r.x, r.width).reach() * vector(r.y, r.width).reach());
             case Kind::kAdd: return add(r);
+            default: require(false, "kind " + to_string(int64_t(r.kind)) + " is not known");
         }
     }
 

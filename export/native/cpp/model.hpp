@@ -66,11 +66,8 @@ struct Tensor {
         const std::string& name, int wanted, const std::vector<int64_t>& sizes) const;
 };
 
-// In the order of the kinds of model/quantized/records.py.
-enum class Kind : int64_t {
-    kEmbedding, kNarrow, kScale, kNorm, kEnergy, kRoot, kQuantize, kProject, kSigmoid, kRecur,
-    kMultiply, kAdd,
-};
+// The kinds of model/quantized/records.py, which export/native/program.py gives to the compiler.
+enum class Kind : int64_t { STERNA_KINDS };
 
 // A row of the program: a record in numbers, in the order of export/native/program.py. `result`,
 // `x` and `y` are slots of values; what reads one alone has it as both.

@@ -290,7 +290,7 @@ inline void compute(const Record& r, const Tile& tile, int64_t row) {
             }
             return;
         }
-        case Kind::kProject:
+        default:        // a product
             return;
     }
 }

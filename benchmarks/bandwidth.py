@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 
 from sterna.cli.terminal.tables import Table
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.cycle_model import MemoryTiming, run_cycles
-from sterna.hw.core.cycle_report import shape_stages
-from sterna.hw.core.limits import Limits
-from sterna.hw.core.products import Cluster
-from sterna.hw.core.program import ProgramImage, place_stages
-from sterna.hw.core.request import Request
+from sterna.hw.core.compute.products import Cluster
+from sterna.hw.core.compute.request import Request
+from sterna.hw.core.cycles.model import MemoryTiming, run_cycles
+from sterna.hw.core.cycles.report import shape_stages
+from sterna.hw.core.image.program import ProgramImage, place_stages
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.limits import Limits
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.cached_tools import CachedTools
 from sterna.hw.fpga.families import target_named

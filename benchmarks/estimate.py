@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sterna.cli.terminal.tables import Table
-from sterna.hw.core.core_product import CORE
+from sterna.hw.core.product.core_product import CORE
 from sterna.hw.flow import estimate
 from sterna.hw.flow.synth import synth
 from sterna.hw.fpga.families import TARGETS, style_for

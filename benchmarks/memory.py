@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from sterna.hw.core.core_image import build_image
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.core_product import core_design
-from sterna.hw.core.limits import Limits
-from sterna.hw.core.linear_image import ImageHeader, pack_image
-from sterna.hw.core.request import Request
+from sterna.hw.core.compute.request import Request
+from sterna.hw.core.image.core_image import build_image
+from sterna.hw.core.image.linear import ImageHeader, pack_image
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.limits import Limits
+from sterna.hw.core.product.core_product import core_design
 from sterna.hw.emit.folder import emit_component
 from sterna.hw.memory.sdram import SdramParams
 from sterna.model.config import ModelConfig

@@ -17,14 +17,14 @@ from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.core_product import core_design
-from sterna.hw.core.datapath import join_norm
-from sterna.hw.core.geometry import MAX_SLOTS
-from sterna.hw.core.limits import Limits, StageLimits
-from sterna.hw.core.norm import Norm, norm_taps
-from sterna.hw.core.request import LIMIT_BITS, Request
-from sterna.hw.core.vectors import VectorStore, element_layout
+from sterna.hw.core.compute.datapath import join_norm
+from sterna.hw.core.compute.norm import Norm, norm_taps
+from sterna.hw.core.compute.request import LIMIT_BITS, Request
+from sterna.hw.core.compute.vectors import VectorStore, element_layout
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.geometry import MAX_SLOTS
+from sterna.hw.core.params.limits import Limits, StageLimits
+from sterna.hw.core.product.core_product import core_design
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component
 from sterna.hw.emit.selftest.folder_test import VectorPhase, Vectors
 from sterna.hw.layers.layer_params import LayerParams

@@ -10,8 +10,8 @@ from typing import Any
 
 from amaranth.lib import wiring
 
-from sterna.hw.core.core_product import CORE
-from sterna.hw.core.registers import Bus
+from sterna.hw.core.product.core_product import CORE
+from sterna.hw.core.product.registers import Bus
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.emit.names import check_name
 from sterna.hw.layers.network_product import NETWORK
@@ -72,7 +72,7 @@ def emit_verilog(
         Write a wrapper with AXI4-Stream ports, too: ``<module>_axis.v``.
     bus
         Put core or network behind registers on this bus, ``axi4-lite`` or ``wishbone``; see
-        :class:`~sterna.hw.core.registers.RegisterUnit`.
+        :class:`~sterna.hw.core.product.registers.RegisterUnit`.
     registered
         Put registers between the unit and its ports; see
         :class:`~sterna.hw.parts.skid.Registered`.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.board.top import TOP_MODULE, BoardDesign
-from sterna.hw.core.request import Request
+from sterna.hw.core.compute.request import Request
 from sterna.hw.testbench.job import SimulationError
 from sterna.sim.bench.cpp_build import build_library, load_library
 from sterna.sim.bench.waves import WaveSignal, check_waves, write_views

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.linear_image import pack_image
+from sterna.hw.core.image.linear import pack_image
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts, pack_words
 from sterna.hw.layers.documents import patience, vector_values

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from conftest import replace_weights
 
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.limits import Limits
-from sterna.hw.core.request import Request
+from sterna.hw.core.compute.request import Request
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.limits import Limits
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES
 from sterna.model.quantized import QuantizedModel

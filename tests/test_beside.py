@@ -12,9 +12,9 @@ from conftest import sizes_of
 from test_emit_layers import make
 
 from sterna.hw.catalog import UNITS, emit_verilog
-from sterna.hw.core.core_product import patience, prompt_words
-from sterna.hw.core.request import Request
-from sterna.hw.core.sequences import prompt_layout, token_layout
+from sterna.hw.core.compute.request import Request
+from sterna.hw.core.compute.sequences import prompt_layout, token_layout
+from sterna.hw.core.product.core_product import patience, prompt_words
 from sterna.hw.emit.documents import field_bits
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import run_yosys

@@ -26,8 +26,8 @@ from sterna.hw.board.boards import BOARD_NAMES, board_named
 from sterna.hw.board.clock import BoardClock, board_pll
 from sterna.hw.board.top import TOP_MODULE, BoardDesign, BoardParams, board_design, write_sources
 from sterna.hw.board.uart import UartReceiver, UartTransmitter
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.limits import Limits
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.limits import Limits
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import PlaceRouteError, pack_bitstream

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import sterna.model.data
-from sterna.hw.core.core_product import CORE
-from sterna.hw.core.cycle_model import cycles_per_token
+from sterna.hw.core.cycles.model import cycles_per_token
+from sterna.hw.core.product.core_product import CORE
 from sterna.model.config import ModelConfig
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import BUNDLED, bundled_heldout, bundled_metrics

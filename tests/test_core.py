@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from simulated_cores import SHAPES, SMALL, Shape, params_of, requests
 
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.core_product import core_design
-from sterna.hw.core.request import Request
+from sterna.hw.core.compute.request import Request
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.product.core_product import core_design
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.testbench.job import Pause, PhaseResult, SimulationError
 from sterna.hw.units.mac.array_style import ArrayStyle

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sterna.hw.core.core_product import CORE
-from sterna.hw.core.cycle_model import cycles_per_token
+from sterna.hw.core.cycles.model import cycles_per_token
+from sterna.hw.core.product.core_product import CORE
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
 from sterna.model.profile import C12, S16

@@ -19,16 +19,16 @@ from simulated_cores import SHAPES, SMALL, assert_same_model, params_of, request
 
 from sterna.cli.main import main
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.core import Core, logit_layout
-from sterna.hw.core.core_image import CoreImage, build_image, unpack_image
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.core_product import core_design
-from sterna.hw.core.cycle_report import shape_stages
-from sterna.hw.core.image_reader import ImageReader, ImageStatus
-from sterna.hw.core.limits import Limits
-from sterna.hw.core.linear_image import pack_image, read_image
-from sterna.hw.core.request import Request
-from sterna.hw.core.sequences import prompt_layout, token_layout
+from sterna.hw.core.compute.core import Core, logit_layout
+from sterna.hw.core.compute.request import Request
+from sterna.hw.core.compute.sequences import prompt_layout, token_layout
+from sterna.hw.core.cycles.report import shape_stages
+from sterna.hw.core.image.core_image import CoreImage, build_image, unpack_image
+from sterna.hw.core.image.linear import pack_image, read_image
+from sterna.hw.core.image.reader import ImageReader, ImageStatus
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.limits import Limits
+from sterna.hw.core.product.core_product import core_design
 from sterna.hw.emit.folder import emit_component
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.units.mac.array_style import ArrayStyle

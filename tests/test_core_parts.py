@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_bench import Pauses, run_stream
 
-from sterna.hw.core.queues import BypassFifo, TaskQueue, has_room
+from sterna.hw.core.compute.queues import BypassFifo, TaskQueue, has_room
 from sterna.hw.testbench.amaranth import run_bench
 from sterna.hw.testbench.job import MonitoredBits
 from sterna.model.config import ModelConfig

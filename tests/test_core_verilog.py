@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from simulated_cores import SHAPES, Shape, params_of
 
-from sterna.hw.core.core import logit_layout
-from sterna.hw.core.core_image import build_image
-from sterna.hw.core.core_product import CORE_MODULE, core_design
-from sterna.hw.core.linear_image import pack_image
-from sterna.hw.core.sequences import prompt_layout, token_layout
-from sterna.hw.core.trace import lanes_of, trace_layout
+from sterna.hw.core.compute.core import logit_layout
+from sterna.hw.core.compute.sequences import prompt_layout, token_layout
+from sterna.hw.core.compute.trace import lanes_of, trace_layout
+from sterna.hw.core.image.core_image import build_image
+from sterna.hw.core.image.linear import pack_image
+from sterna.hw.core.product.core_product import CORE_MODULE, core_design
 from sterna.hw.emit.documents import field_bits
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.emit.tools import verilator_environment

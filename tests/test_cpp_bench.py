@@ -13,7 +13,7 @@ from conftest import ODD
 from wave_names import declared_signals
 
 from sterna.hw.catalog import emit_verilog, unit_named
-from sterna.hw.core.request import Request
+from sterna.hw.core.compute.request import Request
 from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.testbench.job import Job, MonitoredBits, Pause, Phase, PhaseResult, SimulationError
 from sterna.model.config import ModelConfig

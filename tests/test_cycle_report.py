@@ -14,11 +14,10 @@ from command_line import check_width, run
 from page_checks import check_page, drawings, verdict_of
 
 from sterna.cli.reports.hardware_page import number, stage_bars
-from sterna.hw.core.core import Core
-from sterna.hw.core.core_image import build_image
-from sterna.hw.core.core_memories import memory_bits
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.cycle_model import (
+from sterna.hw.core.compute.core import Core
+from sterna.hw.core.compute.request import Request
+from sterna.hw.core.cycles.memories import memory_bits
+from sterna.hw.core.cycles.model import (
     MemoryTiming,
     Use,
     _Model,
@@ -27,7 +26,7 @@ from sterna.hw.core.cycle_model import (
     cycles_per_token,
     run_cycles,
 )
-from sterna.hw.core.cycle_report import (
+from sterna.hw.core.cycles.report import (
     CycleReport,
     TokenCycles,
     cycle_report,
@@ -35,9 +34,10 @@ from sterna.hw.core.cycle_report import (
     shape_stages,
     tokens_per_second,
 )
-from sterna.hw.core.limits import Limits
-from sterna.hw.core.program import place_stages
-from sterna.hw.core.request import Request
+from sterna.hw.core.image.core_image import build_image
+from sterna.hw.core.image.program import place_stages
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.limits import Limits
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized import load_model

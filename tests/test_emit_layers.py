@@ -23,8 +23,8 @@ from random_networks import random_input, random_layers, with_numbers
 from stream_bench import Pauses, StreamRun, run_ports
 
 from sterna.hw import emit_layer, emit_matrix, layer_cost
-from sterna.hw.core.image_reader import ImageStatus
-from sterna.hw.core.linear_image import pack_image
+from sterna.hw.core.image.linear import pack_image
+from sterna.hw.core.image.reader import ImageStatus
 from sterna.hw.emit.documents import payload_fields
 from sterna.hw.emit.payloads import Fields, pack_words
 from sterna.hw.emit.tools import verilator_environment

@@ -8,10 +8,10 @@ import re
 import pytest
 
 from sterna.cli.main import main
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.core_product import CORE
-from sterna.hw.core.cycle_model import cycles_per_token
-from sterna.hw.core.limits import Limits
+from sterna.hw.core.cycles.model import cycles_per_token
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.limits import Limits
+from sterna.hw.core.product.core_product import CORE
 from sterna.hw.flow import estimate
 from sterna.hw.flow.estimate import estimated, fitted, fitting, fold, has_room, shape_of, sizes_of
 from sterna.hw.fpga.families import TARGETS

@@ -12,11 +12,11 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 from pairwise import pairwise
 
-from sterna.hw.core.datapath import join_norm
-from sterna.hw.core.geometry import MAX_SLOTS
-from sterna.hw.core.limits import Limits, StageLimits
-from sterna.hw.core.norm import Norm
-from sterna.hw.core.vectors import VectorStore, element_layout
+from sterna.hw.core.compute.datapath import join_norm
+from sterna.hw.core.compute.norm import Norm
+from sterna.hw.core.compute.vectors import VectorStore, element_layout
+from sterna.hw.core.params.geometry import MAX_SLOTS
+from sterna.hw.core.params.limits import Limits, StageLimits
 from sterna.hw.flow.report import cell_counts
 from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.testbench.amaranth import run_bench

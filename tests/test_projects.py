@@ -10,7 +10,7 @@ import pytest
 from ipyxact.ipyxact import Component
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.registers import Bus
+from sterna.hw.core.product.registers import Bus
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.flow.place_route import route
 from sterna.hw.flow.synthesis import synthesize

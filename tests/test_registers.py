@@ -17,14 +17,14 @@ from simulated_cores import SMALL
 
 from sterna.cli.main import main
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.core_image import build_image
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.core_product import CORE
-from sterna.hw.core.image_reader import ImageStatus
-from sterna.hw.core.limits import Limits
-from sterna.hw.core.linear_image import ImageHeader, format_digest, pack_image
-from sterna.hw.core.registers import Bus
-from sterna.hw.core.request import Request
+from sterna.hw.core.compute.request import Request
+from sterna.hw.core.image.core_image import build_image
+from sterna.hw.core.image.linear import ImageHeader, format_digest, pack_image
+from sterna.hw.core.image.reader import ImageStatus
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.limits import Limits
+from sterna.hw.core.product.core_product import CORE
+from sterna.hw.core.product.registers import Bus
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.emit.tools import verilator_environment
 from sterna.model.config import ModelConfig

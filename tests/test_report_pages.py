@@ -24,9 +24,9 @@ from sterna.cli.reports.synth_page import (
     write_synth_report,
 )
 from sterna.export.float.reference import rounding_errors
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.cycle_report import cycle_report
-from sterna.hw.core.limits import Limits
+from sterna.hw.core.cycles.report import cycle_report
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.limits import Limits
 from sterna.hw.flow.report import CellCounts
 from sterna.hw.flow.routed import (
     CriticalPath,

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.cycle_report import shape_stages
-from sterna.hw.core.limits import Limits
-from sterna.hw.core.logit_weight import BETA_BITS, WeightParams
-from sterna.hw.core.sampler import TokenSampler
+from sterna.hw.core.compute.logit_weight import BETA_BITS, WeightParams
+from sterna.hw.core.compute.sampler import TokenSampler
+from sterna.hw.core.cycles.report import shape_stages
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.limits import Limits
 from sterna.hw.testbench.amaranth import run_bench
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, FixedPoint

@@ -11,8 +11,8 @@ from sterna.hw.board.boards import board_named
 from sterna.hw.board.conversation import Conversation, ConversationError
 from sterna.hw.board.serial_protocol import BLOCK_BYTES
 from sterna.hw.board.top import BoardParams, board_design, write_sources
-from sterna.hw.core.core_image import build_image
-from sterna.hw.core.linear_image import pack_image
+from sterna.hw.core.image.core_image import build_image
+from sterna.hw.core.image.linear import pack_image
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized import QuantizedModel

@@ -16,7 +16,7 @@ from sterna.hw.board.serial_protocol import (
     check_core,
     order_bytes,
 )
-from sterna.hw.core.image_reader import ImageStatus
+from sterna.hw.core.image.reader import ImageStatus
 from sterna.hw.testbench.amaranth import run_bench
 
 DONE, STOPPED, REFUSED = (bytes([each]) for each in Answer)

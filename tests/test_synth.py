@@ -19,9 +19,9 @@ from shown import README, agree
 import sterna.hw.flow.cached_tools as flow
 from sterna.cli.main import main
 from sterna.cli.reports.synth_page import area_plot, synth_tables
-from sterna.hw.core.block_memory import read_block_rom
-from sterna.hw.core.core_product import core_params
-from sterna.hw.core.cycle_model import cycles_per_token
+from sterna.hw.core.compute.block_memory import read_block_rom
+from sterna.hw.core.cycles.model import cycles_per_token
+from sterna.hw.core.product.core_product import core_params
 from sterna.hw.emit.tools import run_yosys
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.estimate import core_rams

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sterna.hw.catalog import UNITS
-from sterna.hw.core.core_product import CORE
+from sterna.hw.core.product.core_product import CORE
 from sterna.hw.emit.documents import Port
 from sterna.hw.flow import estimate
 from sterna.hw.flow.fit import (

@@ -17,7 +17,7 @@ from sterna.cli.main import main
 from sterna.export.forms.forms import build, export_onnx
 from sterna.export.runtime.runtime import OnnxModel
 from sterna.export.runtime.session import Session
-from sterna.hw.core.request import Request
+from sterna.hw.core.compute.request import Request
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized import QuantizedFileError, QuantizedModel, load_model

@@ -19,7 +19,7 @@ from pairwise import pairwise
 
 from sterna.hw import catalog
 from sterna.hw.catalog import emit_verilog, model_component
-from sterna.hw.core.core_product import CORE
+from sterna.hw.core.product.core_product import CORE
 from sterna.hw.emit import tools
 from sterna.hw.emit.documents import waiver_text
 from sterna.hw.emit.tools import (

@@ -76,7 +76,7 @@ def design_for(
     it clearly does not.
     """
     from sterna.hw.board.top import board_core, board_design
-    from sterna.hw.core.core_product import CORE
+    from sterna.hw.core.product.core_product import CORE
     from sterna.hw.flow.fit import check_memories
     from sterna.hw.fpga.families import style_for
     board = params.board

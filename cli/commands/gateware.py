@@ -25,7 +25,7 @@ from sterna.cli.terminal.options import (
 )
 from sterna.cli.terminal.tables import Table
 from sterna.cli.terminal.texts import PROMPT, check_prompts, frames_of, tokens_of
-from sterna.hw.core.sizes import ChosenSizes
+from sterna.hw.core.params.sizes import ChosenSizes
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import PROFILES
@@ -33,10 +33,10 @@ from sterna.model.quantized import QuantizedModel, load_model
 from sterna.sim.bench.runner import Engine, Simulator
 
 if TYPE_CHECKING:
-    from sterna.hw.core.core_params import CoreParams
-    from sterna.hw.core.cycle_model import MemoryTiming
-    from sterna.hw.core.cycle_report import CycleReport
-    from sterna.hw.core.limits import Limits
+    from sterna.hw.core.cycles.model import MemoryTiming
+    from sterna.hw.core.cycles.report import CycleReport
+    from sterna.hw.core.params.core_params import CoreParams
+    from sterna.hw.core.params.limits import Limits
     from sterna.hw.fpga.family import FpgaTarget, Resource
     from sterna.sim.core.simulate import CoreReport
     from sterna.sim.reports import SimulationReport
@@ -100,7 +100,7 @@ def verilog(
     Example: sterna verilog tiny --unit core -o build/core
     """
     from sterna.hw.catalog import emit_verilog
-    from sterna.hw.core.registers import Bus
+    from sterna.hw.core.product.registers import Bus
     check_folder(output)
     chosen = None if bus is None else Bus(choose("--bus", bus, [each.value for each in Bus]))
     with Stages(quiet) as stage:
@@ -131,9 +131,9 @@ def pack(
 
     Example: sterna pack tiny build/core -o build/image.bin
     """
-    from sterna.hw.core.core_image import build_image
-    from sterna.hw.core.core_params import CoreParams
-    from sterna.hw.core.linear_image import format_digest, pack_image
+    from sterna.hw.core.image.core_image import build_image
+    from sterna.hw.core.image.linear import format_digest, pack_image
+    from sterna.hw.core.params.core_params import CoreParams
     from sterna.hw.layers.layer_params import LayerParams
     from sterna.hw.layers.network_product import network_image
     check_file(output)
@@ -201,7 +201,7 @@ def simulate(
     Example: sterna simulate tiny --unit core --prompt "The for statement" --tokens 64
     """
     from sterna.hw.catalog import unit_named
-    from sterna.hw.core.core_product import CORE
+    from sterna.hw.core.product.core_product import CORE
     loaded = load_model(model)
     spec = unit_named(unit, loaded)
     unit = spec.name
@@ -351,9 +351,9 @@ def report(
 
     Example: sterna report tiny --sequences 4 --clock-mhz 100
     """
-    from sterna.hw.core.core_params import CoreParams
-    from sterna.hw.core.cycle_model import MemoryTiming
-    from sterna.hw.core.cycle_report import check_clock, cycle_report
+    from sterna.hw.core.cycles.model import MemoryTiming
+    from sterna.hw.core.cycles.report import check_clock, cycle_report
+    from sterna.hw.core.params.core_params import CoreParams
     from sterna.hw.flow.estimate import estimated, sizes_of
     from sterna.hw.flow.fit import options_text
     from sterna.hw.fpga.families import TARGETS, style_for
@@ -454,7 +454,7 @@ def _folded(
     period: float | None,
 ) -> CoreParams:
     """The core that --lut or --period ask for."""
-    from sterna.hw.core.cycle_report import shape_stages
+    from sterna.hw.core.cycles.report import shape_stages
     from sterna.hw.flow.estimate import fold
     found = fold(limits, shape_stages(shape, limits.profile), target, sequences=sequences,
                  lut=lut, period=period)
@@ -476,8 +476,8 @@ def _limits(
     model: str | None, config: str | None, profile: str | None,
 ) -> tuple[Limits, ModelConfig]:
     """Limits of a model, or of a configuration without weights, and its shape."""
-    from sterna.hw.core.cycle_report import shape_limits
-    from sterna.hw.core.limits import Limits
+    from sterna.hw.core.cycles.report import shape_limits
+    from sterna.hw.core.params.limits import Limits
     if (model is None) == (config is None):
         raise ValueError("give either a MODEL or --config")
     if config is None:

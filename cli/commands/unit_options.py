@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from sterna.cli.terminal.options import complete_unit
-from sterna.hw.core.sizes import ChosenSizes
+from sterna.hw.core.params.sizes import ChosenSizes
 
 __all__ = ["SIZES", "GivenSizes", "UnitOption", "size_options"]
 

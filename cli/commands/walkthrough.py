@@ -22,11 +22,11 @@ from sterna.export.runtime.generate import generate_tokens
 from sterna.export.runtime.runtime import OnnxModel
 from sterna.export.runtime.session import Session
 from sterna.hw.catalog import emit_verilog, unit_named
-from sterna.hw.core.core_product import CORE
-from sterna.hw.core.cycle_report import cycle_report
-from sterna.hw.core.products import Products
-from sterna.hw.core.program import ProgramImage
-from sterna.hw.core.request import LIMIT_BITS, Request
+from sterna.hw.core.compute.products import Products
+from sterna.hw.core.compute.request import LIMIT_BITS, Request
+from sterna.hw.core.cycles.report import cycle_report
+from sterna.hw.core.image.program import ProgramImage
+from sterna.hw.core.product.core_product import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.flow.report import cell_counts

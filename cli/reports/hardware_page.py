@@ -13,8 +13,8 @@ from sterna.cli.reports.page import Outcome, Verdict, html_figure, html_page, ht
 from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_of
 from sterna.cli.terminal.console import out
 from sterna.cli.terminal.tables import Table
-from sterna.hw.core.cycle_model import Use
-from sterna.hw.core.cycle_report import CycleReport, TokenCycles, tokens_per_second
+from sterna.hw.core.cycles.model import Use
+from sterna.hw.core.cycles.report import CycleReport, TokenCycles, tokens_per_second
 from sterna.model.files import write_atomically
 
 __all__ = ["USES", "cycle_tables", "headline", "number", "print_bars", "stage_bars", "token_html",

@@ -30,7 +30,7 @@ from sterna.model.training.metrics import draw_loss
 
 if TYPE_CHECKING:
     from sterna.export.float.reference import TensorError
-    from sterna.hw.core.cycle_report import CycleReport
+    from sterna.hw.core.cycles.report import CycleReport
 
 __all__ = ["SEED", "TEMPERATURE", "DemoResult", "Stage", "write_report"]
 

@@ -14,10 +14,10 @@ from sterna.cli.study.plots import study_plots
 from sterna.cli.study.tables import Found, findings, study_tables
 from sterna.cli.terminal.console import out, print_files, print_json, progress_bar, say
 from sterna.cli.terminal.interrupt import INTERRUPTED
-from sterna.hw.core.core_memories import memory_bits
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.cycle_model import cycles_per_token
-from sterna.hw.core.cycle_report import shape_limits, shape_stages
+from sterna.hw.core.cycles.memories import memory_bits
+from sterna.hw.core.cycles.model import cycles_per_token
+from sterna.hw.core.cycles.report import shape_limits, shape_stages
+from sterna.hw.core.params.core_params import CoreParams
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import S16

@@ -21,8 +21,8 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.image_reader import ImageStatus
-from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS
+from sterna.hw.core.compute.logit_weight import BETA_BITS, SEED_BITS
+from sterna.hw.core.image.reader import ImageStatus
 
 __all__ = ["BLOCK_BYTES", "COUNT_BITS", "LOAD_QUEUE_BYTES", "QUEUE_BYTES", "Answer", "Order",
            "OrderProtocol", "SerialProtocol", "check_core", "order_bytes"]

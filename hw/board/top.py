@@ -29,13 +29,13 @@ from sterna.hw.board.serial_protocol import (
     check_core,
 )
 from sterna.hw.board.uart import UartParams, UartReceiver, UartTransmitter
-from sterna.hw.core.core import Core
-from sterna.hw.core.core_image import CoreImage, build_image
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.cycle_model import MemoryTiming, run_cycles
-from sterna.hw.core.limits import Limits
-from sterna.hw.core.linear_image import pack_image
-from sterna.hw.core.request import Request
+from sterna.hw.core.compute.core import Core
+from sterna.hw.core.compute.request import Request
+from sterna.hw.core.cycles.model import MemoryTiming, run_cycles
+from sterna.hw.core.image.core_image import CoreImage, build_image
+from sterna.hw.core.image.linear import pack_image
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.limits import Limits
 from sterna.hw.emit import cells
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.fpga.families import style_for

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from sterna.hw.core.core_memories import core_memories
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.cycle_model import cycles_per_token
-from sterna.hw.core.limits import Limits
-from sterna.hw.core.program import place_stages
+from sterna.hw.core.cycles.memories import core_memories
+from sterna.hw.core.cycles.model import cycles_per_token
+from sterna.hw.core.image.program import place_stages
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.limits import Limits
 from sterna.hw.fpga.families import style_for
 from sterna.hw.fpga.family import FpgaFamily, FpgaTarget, Resource
 from sterna.model.profile import NumericProfile

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.core_product import CORE
-from sterna.hw.core.limits import Limits
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.limits import Limits
+from sterna.hw.core.product.core_product import CORE
 from sterna.hw.flow.estimate import core_rams, estimated, fitting, fold, has_room, sizes_of
 from sterna.hw.flow.synth_report import Usage
 from sterna.hw.fpga.families import TARGETS, style_for

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sterna.hw.catalog import unit_named
-from sterna.hw.core.core_product import CORE
-from sterna.hw.core.cycle_model import cycles_per_token
+from sterna.hw.core.cycles.model import cycles_per_token
+from sterna.hw.core.product.core_product import CORE
 from sterna.hw.emit.documents import Port
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.emit.tools import files_of

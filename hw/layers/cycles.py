@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from sterna.hw.core.cycle_model import Machine, MemoryTiming, Reader
-from sterna.hw.core.cycle_report import TokenCycles
-from sterna.hw.core.program import Stage
+from sterna.hw.core.cycles.model import Machine, MemoryTiming, Reader
+from sterna.hw.core.cycles.report import TokenCycles
+from sterna.hw.core.image.program import Stage
 from sterna.hw.layers.layer_params import LayerParams
 from sterna.model.quantized.plan import StageKind, StagePlan
 

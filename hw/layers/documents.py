@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from amaranth.hdl import Shape
 
-from sterna.hw.core.cycle_model import MemoryTiming
-from sterna.hw.core.image_reader import port_section
-from sterna.hw.core.trace import trace_section
+from sterna.hw.core.compute.trace import trace_section
+from sterna.hw.core.cycles.model import MemoryTiming
+from sterna.hw.core.image.reader import port_section
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import Fields, UnitPorts, pack_words
 from sterna.hw.emit.selftest.folder_test import FileWords, VectorPhase, Vectors

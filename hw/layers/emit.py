@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from sterna.hw.core.limits import Limits, StageLimits
-from sterna.hw.core.linear_image import IMAGE_FILE, image_text
-from sterna.hw.core.program import ProgramImage, pack_program
-from sterna.hw.core.trace import trace_extra
+from sterna.hw.core.compute.trace import trace_extra
+from sterna.hw.core.image.linear import IMAGE_FILE, image_text
+from sterna.hw.core.image.program import ProgramImage, pack_program
+from sterna.hw.core.params.limits import Limits, StageLimits
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component
 from sterna.hw.emit.names import check_name
 from sterna.hw.layers.cycles import UnitCycles, unit_cycles

@@ -8,8 +8,8 @@ from typing import Any
 from amaranth.hdl import Shape, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.core.geometry import Geometry
-from sterna.hw.core.program import Stage, place_stages
+from sterna.hw.core.image.program import Stage, place_stages
+from sterna.hw.core.params.geometry import Geometry
 from sterna.model.layers.layer import FRAME_BITS
 from sterna.model.quantized.plan import StageKind, StagePlan
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.hw.core.program import ProgramImage
-from sterna.hw.core.registers import Bus, StreamRegisters
-from sterna.hw.core.registers_product import register_design
+from sterna.hw.core.image.program import ProgramImage
+from sterna.hw.core.product.registers import Bus, StreamRegisters
+from sterna.hw.core.product.registers_product import register_design
 from sterna.hw.emit.folder import UnitDesign
 from sterna.hw.layers.emit import layer_design, layer_image, layer_params
 from sterna.hw.layers.layer_params import LayerParams

@@ -6,10 +6,10 @@ from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.datapath import Datapath
-from sterna.hw.core.program import ProgramImage
-from sterna.hw.core.trace import show_taps, trace_layout
-from sterna.hw.core.vectors import element_layout
+from sterna.hw.core.compute.datapath import Datapath
+from sterna.hw.core.compute.trace import show_taps, trace_layout
+from sterna.hw.core.compute.vectors import element_layout
+from sterna.hw.core.image.program import ProgramImage
 from sterna.hw.layers.frame import FrameScaler
 from sterna.hw.layers.layer_params import FRAME_STEPS, LayerParams
 from sterna.hw.parts.pipeline import Pipeline
@@ -130,7 +130,7 @@ class LayerUnit(wiring.Component):
     taps : ``Out(trace_layout(params))``, with a trace
         Every intermediate vector.
     reads, data, failed, status
-        With a port, of :class:`~sterna.hw.core.image_reader.ImageReader`: vectors are taken and
+        With a port, of :class:`~sterna.hw.core.image.reader.ImageReader`: vectors are taken and
         results given while the status is ``RUNNING``.
     """
 

@@ -12,8 +12,8 @@ from amaranth.lib import fifo, memory, stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.image_reader import read_layout
+from sterna.hw.core.image.reader import read_layout
+from sterna.hw.core.params.core_params import CoreParams
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.memory.sdram import SdramController, SdramParams

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sterna.export.runtime.runtime import OnnxModel
-from sterna.hw.core.request import Request
+from sterna.hw.core.compute.request import Request
 from sterna.hw.testbench.stimulus import Activations
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference, compare

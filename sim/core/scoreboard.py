@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.cycle_model import run_cycles
+from sterna.hw.core.cycles.model import run_cycles
+from sterna.hw.core.params.core_params import CoreParams
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts, read_field
 from sterna.hw.testbench.job import PhaseResult, SimulationError

@@ -11,11 +11,11 @@ from typing import Any
 from amaranth.lib import wiring
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.core_image import build_image
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.core_product import CORE
-from sterna.hw.core.linear_image import pack_image
-from sterna.hw.core.request import LIMIT_BITS, Request
+from sterna.hw.core.compute.request import LIMIT_BITS, Request
+from sterna.hw.core.image.core_image import build_image
+from sterna.hw.core.image.linear import pack_image
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.product.core_product import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.testbench.scoreboard import Checks
@@ -179,7 +179,7 @@ def simulate_core(
         Called with a line of text before each step.
     sizes
         Sizes of the core but for ``sequences`` and ``trace``; see
-        :class:`~sterna.hw.core.core_params.CoreParams`.
+        :class:`~sterna.hw.core.params.core_params.CoreParams`.
 
     Raises
     ------

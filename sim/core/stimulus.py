@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sterna.export.runtime.runtime import OnnxModel
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.core_product import patience, prompt_words
-from sterna.hw.core.request import Request
+from sterna.hw.core.compute.request import Request
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.product.core_product import patience, prompt_words
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.testbench.job import Job, Pause, Phase

@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from sterna.hw.core.geometry import ADDED, Geometry
-from sterna.hw.core.program import Stage, place_stages
-from sterna.hw.core.trace import lanes_of
+from sterna.hw.core.compute.trace import lanes_of
+from sterna.hw.core.image.program import Stage, place_stages
+from sterna.hw.core.params.geometry import ADDED, Geometry
 from sterna.hw.emit.payloads import read_field
 from sterna.hw.testbench.job import MonitoredBits, PhaseResult, SimulationError
 from sterna.hw.testbench.scoreboard import Checks

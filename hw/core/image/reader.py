@@ -10,9 +10,7 @@ from amaranth.lib import enum, fifo, memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.geometry import IMAGE_HEADER_BITS, Geometry
-from sterna.hw.core.linear_image import (
+from sterna.hw.core.image.linear import (
     IMAGE_FILE,
     MAGIC,
     TRITS_PER_BYTE,
@@ -20,6 +18,8 @@ from sterna.hw.core.linear_image import (
     ImageHeader,
     format_digest,
 )
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.geometry import IMAGE_HEADER_BITS, Geometry
 from sterna.hw.parts.arithmetic import constant_product
 from sterna.hw.parts.pipeline import Pipeline
 
@@ -385,7 +385,7 @@ still sends for an older request would be taken for the new one.
 
 
 def header_layout() -> StructLayout:
-    """:class:`~sterna.hw.core.linear_image.ImageHeader` in bits."""
+    """:class:`~sterna.hw.core.image.linear.ImageHeader` in bits."""
     names = [field.name for field in fields(ImageHeader)]
     return StructLayout(
         dict.fromkeys(names, 32) | {"unused": IMAGE_HEADER_BITS - 32 * len(names)})
@@ -410,7 +410,7 @@ def _decoded(steps: Pipeline, word: Value) -> tuple[Value, int]:
     """The codes of the weights in a word of the port, and how many steps later they are there.
 
     A digit is what carries out of a byte when it is multiplied by three, see
-    :mod:`sterna.hw.core.linear_image`.
+    :mod:`sterna.hw.core.image.linear`.
     """
     codes = []
     for number in range(len(word) // 8):

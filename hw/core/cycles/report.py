@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from sterna.hw.core.core_memories import memory_bits
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.cycle_model import STEADY_TOKENS, MemoryTiming, Use, steady_uses
-from sterna.hw.core.limits import Limits
-from sterna.hw.core.program import Stage
+from sterna.hw.core.cycles.memories import memory_bits
+from sterna.hw.core.cycles.model import STEADY_TOKENS, MemoryTiming, Use, steady_uses
+from sterna.hw.core.image.program import Stage
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.limits import Limits
 from sterna.hw.emit.verilog import no_collection
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile

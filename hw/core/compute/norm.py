@@ -7,7 +7,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.geometry import MAX_SLOTS, Geometry
+from sterna.hw.core.params.geometry import MAX_SLOTS, Geometry
 from sterna.hw.parts.arithmetic import round_shift, square_of, square_parts
 from sterna.hw.parts.digit_serial import ConstantDivider, IntegerRoot
 from sterna.hw.parts.pipeline import Pipeline

@@ -1,6 +1,6 @@
 """The sizes that are chosen for a core or a unit of layers: all that is said of each.
 
-:mod:`sterna.hw.core.geometry` has what follows from them. Nothing here needs Amaranth.
+:mod:`sterna.hw.core.params.geometry` has what follows from them. Nothing here needs Amaranth.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sterna.hw.core.limits import Limits
+from sterna.hw.core.params.limits import Limits
 from sterna.hw.units.mac.array_style import ArrayStyle
 
 __all__ = ["ChosenSizes"]

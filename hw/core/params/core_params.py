@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sterna.hw.core.geometry import POST_LANES, Geometry
+from sterna.hw.core.params.geometry import POST_LANES, Geometry
 from sterna.model.quantized.plan import StageKind
 
 __all__ = ["CoreParams"]
@@ -12,9 +12,9 @@ __all__ = ["CoreParams"]
 
 @dataclass(frozen=True, slots=True)
 class CoreParams(Geometry):
-    """Geometry of a :class:`~sterna.hw.core.core.Core`.
+    """Geometry of a :class:`~sterna.hw.core.compute.core.Core`.
 
-    >>> from sterna.hw.core.limits import Limits
+    >>> from sterna.hw.core.params.limits import Limits
     >>> from sterna.model.quantized import load_model
     >>> params = CoreParams(Limits.of(load_model("tiny")), sequences=16)
     >>> params.phases, params.batch, params.tiles, params.array_latency

@@ -7,12 +7,12 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.block_memory import read_block_rom, read_ring
-from sterna.hw.core.geometry import Geometry
-from sterna.hw.core.image_reader import weight_fill_layout
-from sterna.hw.core.norm import act_layout, coming_layout
-from sterna.hw.core.program import ProgramImage, cluster_words
-from sterna.hw.core.queues import BypassFifo, arrivals, has_room
+from sterna.hw.core.compute.block_memory import read_block_rom, read_ring
+from sterna.hw.core.compute.norm import act_layout, coming_layout
+from sterna.hw.core.compute.queues import BypassFifo, arrivals, has_room
+from sterna.hw.core.image.program import ProgramImage, cluster_words
+from sterna.hw.core.image.reader import weight_fill_layout
+from sterna.hw.core.params.geometry import Geometry
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.mac.array_style import CHAIN_COLUMNS, ArrayStyle

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.datapath import READ_CYCLES
-from sterna.hw.core.geometry import ADDED, LEAVES, Geometry
-from sterna.hw.core.image_reader import DECODE_STEPS
-from sterna.hw.core.norm import ACT_STEPS, READ_AHEAD, sum_steps
-from sterna.hw.core.program import Stage, place_stages
-from sterna.hw.core.request import Request
-from sterna.hw.core.sampler import draw_cycles
+from sterna.hw.core.compute.datapath import READ_CYCLES
+from sterna.hw.core.compute.norm import ACT_STEPS, READ_AHEAD, sum_steps
+from sterna.hw.core.compute.request import Request
+from sterna.hw.core.compute.sampler import draw_cycles
+from sterna.hw.core.image.program import Stage, place_stages
+from sterna.hw.core.image.reader import DECODE_STEPS
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.geometry import ADDED, LEAVES, Geometry
 from sterna.model.quantized.plan import StageKind, StagePlan
 
 __all__ = [

@@ -7,14 +7,14 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.block_memory import read_block_rom
-from sterna.hw.core.core_image import CoreImage
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.datapath import READ_CYCLES, Datapath
-from sterna.hw.core.sampler import TokenSampler
-from sterna.hw.core.sequences import Sequences, prompt_layout, token_layout
-from sterna.hw.core.trace import show_taps, trace_layout
-from sterna.hw.core.vectors import element_layout
+from sterna.hw.core.compute.block_memory import read_block_rom
+from sterna.hw.core.compute.datapath import READ_CYCLES, Datapath
+from sterna.hw.core.compute.sampler import TokenSampler
+from sterna.hw.core.compute.sequences import Sequences, prompt_layout, token_layout
+from sterna.hw.core.compute.trace import show_taps, trace_layout
+from sterna.hw.core.compute.vectors import element_layout
+from sterna.hw.core.image.core_image import CoreImage
+from sterna.hw.core.params.core_params import CoreParams
 from sterna.hw.parts.arithmetic import constant_product
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.model.quantized.plan import StageKind
@@ -44,7 +44,7 @@ class Embedder(wiring.Component):
     embedded, embedded_valid : ``Out``, for each phase
         The words.
     tokens, rows
-        With a port, of :class:`~sterna.hw.core.image_reader.ImageReader`.
+        With a port, of :class:`~sterna.hw.core.image.reader.ImageReader`.
     """
 
     def __init__(self, image: CoreImage) -> None:
@@ -200,7 +200,7 @@ class Core(wiring.Component):
     taps : ``Out(trace_layout(params))``, with a trace
         Every intermediate vector.
     reads, data, failed, status
-        With a port, of :class:`~sterna.hw.core.image_reader.ImageReader`: prompts are taken,
+        With a port, of :class:`~sterna.hw.core.image.reader.ImageReader`: prompts are taken,
         tokens and logits given while the status is ``RUNNING``. Of the image only its ``params``
         are used then.
     """

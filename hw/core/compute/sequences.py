@@ -7,10 +7,10 @@ from amaranth.lib import fifo, memory, stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS
-from sterna.hw.core.request import LIMIT_BITS
-from sterna.hw.core.sampler import choice_signature
+from sterna.hw.core.compute.logit_weight import BETA_BITS, SEED_BITS
+from sterna.hw.core.compute.request import LIMIT_BITS
+from sterna.hw.core.compute.sampler import choice_signature
+from sterna.hw.core.params.core_params import CoreParams
 from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 

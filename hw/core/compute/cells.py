@@ -7,9 +7,9 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.geometry import Geometry
-from sterna.hw.core.post import result_layout
-from sterna.hw.core.vectors import element_layout
+from sterna.hw.core.compute.post import result_layout
+from sterna.hw.core.compute.vectors import element_layout
+from sterna.hw.core.params.geometry import Geometry
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.glu import GluUnit

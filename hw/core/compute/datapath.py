@@ -6,15 +6,15 @@ from __future__ import annotations
 from amaranth.hdl import Array, Cat, Const, Mux, Signal, Value
 from amaranth.lib import fifo, memory, wiring
 
-from sterna.hw.core.cells import Cells
-from sterna.hw.core.image_reader import ImageReader, ImageStatus
-from sterna.hw.core.norm import Norm
-from sterna.hw.core.post import Post
-from sterna.hw.core.products import Products
-from sterna.hw.core.program import ProgramImage
-from sterna.hw.core.queues import TaskQueue
-from sterna.hw.core.residual import Residual
-from sterna.hw.core.vectors import VectorStore
+from sterna.hw.core.compute.cells import Cells
+from sterna.hw.core.compute.norm import Norm
+from sterna.hw.core.compute.post import Post
+from sterna.hw.core.compute.products import Products
+from sterna.hw.core.compute.queues import TaskQueue
+from sterna.hw.core.compute.residual import Residual
+from sterna.hw.core.compute.vectors import VectorStore
+from sterna.hw.core.image.program import ProgramImage
+from sterna.hw.core.image.reader import ImageReader, ImageStatus
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.model.quantized.plan import StageKind
 

@@ -10,12 +10,12 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.block_memory import read_block_rom, read_ring
-from sterna.hw.core.geometry import ADDED, FRONT_STEPS, LEAVES, MAX_SLOTS, Geometry
-from sterna.hw.core.image_reader import header_fill_layout
-from sterna.hw.core.norm import scale_layout
-from sterna.hw.core.program import ProgramImage
-from sterna.hw.core.queues import arrivals
+from sterna.hw.core.compute.block_memory import read_block_rom, read_ring
+from sterna.hw.core.compute.norm import scale_layout
+from sterna.hw.core.compute.queues import arrivals
+from sterna.hw.core.image.program import ProgramImage
+from sterna.hw.core.image.reader import header_fill_layout
+from sterna.hw.core.params.geometry import ADDED, FRONT_STEPS, LEAVES, MAX_SLOTS, Geometry
 from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.requantize import Requantize

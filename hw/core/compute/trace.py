@@ -14,11 +14,11 @@ from typing import Any
 from amaranth.hdl import Cat, Const, Value
 from amaranth.lib.data import ArrayLayout, StructLayout, View
 
-from sterna.hw.core.cells import cell_taps
-from sterna.hw.core.geometry import Geometry
-from sterna.hw.core.norm import act_layout, norm_taps, scale_layout
-from sterna.hw.core.post import result_layout, sum_tap
-from sterna.hw.core.vectors import element_layout
+from sterna.hw.core.compute.cells import cell_taps
+from sterna.hw.core.compute.norm import act_layout, norm_taps, scale_layout
+from sterna.hw.core.compute.post import result_layout, sum_tap
+from sterna.hw.core.compute.vectors import element_layout
+from sterna.hw.core.params.geometry import Geometry
 from sterna.hw.emit.documents import field_bits
 from sterna.hw.emit.payloads import Fields
 from sterna.model.quantized.plan import StageKind

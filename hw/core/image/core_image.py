@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.program import ProgramImage, pack_program, place_stages
+from sterna.hw.core.image.program import ProgramImage, pack_program, place_stages
+from sterna.hw.core.params.core_params import CoreParams
 from sterna.hw.parts.bits import elements_of, from_ints, to_bits, to_ints
 from sterna.hw.units.mac.weight_packing import row_trits
 from sterna.model.quantized import Projection, QuantizedModel

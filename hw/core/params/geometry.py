@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Self
 from amaranth.hdl import Cat, Const, ShapeLike, Value, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.core.limits import Limits, StageLimits
-from sterna.hw.core.norm_params import NormParams
-from sterna.hw.core.sizes import ChosenSizes
+from sterna.hw.core.params.limits import Limits, StageLimits
+from sterna.hw.core.params.norm_params import NormParams
+from sterna.hw.core.params.sizes import ChosenSizes
 from sterna.hw.parts.requantize import RequantizeParams
 from sterna.hw.units.glu import GluParams
 from sterna.hw.units.mac.array_style import ArrayStyle
@@ -26,7 +26,7 @@ __all__ = [
     "ADDED", "FRONT_STEPS", "IMAGE_HEADER_BITS", "LEAVES", "MAX_SLOTS", "POST_LANES", "Geometry"]
 
 IMAGE_HEADER_BITS = 512
-"""Bits of what an image begins with, see :mod:`sterna.hw.core.linear_image`."""
+"""Bits of what an image begins with, see :mod:`sterna.hw.core.image.linear`."""
 
 MAX_SLOTS = 3
 """Most matrices interleaved in a stage: f, c and g."""

@@ -12,8 +12,8 @@ from amaranth.lib import wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.image_reader import ImageStatus
-from sterna.hw.core.linear_image import MAGIC, format_digest
+from sterna.hw.core.image.linear import MAGIC, format_digest
+from sterna.hw.core.image.reader import ImageStatus
 from sterna.hw.memory.axi_reader import AxiReader, AxiReadParams
 
 __all__ = ["Bus", "Register", "RegisterUnit", "StreamRegisters"]

@@ -9,9 +9,9 @@ from functools import lru_cache
 
 from amaranth.hdl import Fragment, MemoryInstance, Shape
 
-from sterna.hw.core.core import Core
-from sterna.hw.core.core_image import CoreImage
-from sterna.hw.core.core_params import CoreParams
+from sterna.hw.core.compute.core import Core
+from sterna.hw.core.image.core_image import CoreImage
+from sterna.hw.core.params.core_params import CoreParams
 from sterna.hw.emit.verilog import contents_at_once
 from sterna.hw.parts.memory_attributes import BLOCK_RAM
 from sterna.hw.units.mac.array_style import ArrayStyle

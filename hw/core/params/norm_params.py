@@ -15,7 +15,7 @@ __all__ = ["NormParams"]
 
 @dataclass(frozen=True, slots=True)
 class NormParams:
-    """Formats of a :class:`~sterna.hw.core.norm.Norm`, whose letters are those of
+    """Formats of a :class:`~sterna.hw.core.compute.norm.Norm`, whose letters are those of
     ``docs/numerics.md``.
 
     >>> from sterna.model.profile import S16

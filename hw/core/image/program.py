@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sterna.hw.core.geometry import LEAVES, MAX_SLOTS, Geometry
+from sterna.hw.core.params.geometry import LEAVES, MAX_SLOTS, Geometry
 from sterna.hw.parts.bits import from_ints, to_bits, to_ints
 from sterna.hw.units.mac.weight_packing import row_codes
 from sterna.model.quantized import Projection

@@ -21,10 +21,10 @@ from dataclasses import asdict, astuple, dataclass
 
 import numpy as np
 
-from sterna.hw.core.core_image import CoreImage
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.geometry import IMAGE_HEADER_BITS, Geometry
-from sterna.hw.core.program import ProgramImage
+from sterna.hw.core.image.core_image import CoreImage
+from sterna.hw.core.image.program import ProgramImage
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.geometry import IMAGE_HEADER_BITS, Geometry
 from sterna.hw.parts.bits import elements_of, from_ints, to_bits, to_ints
 from sterna.model.config import ModelConfig
 from sterna.model.quantized.plan import shape_of
@@ -57,8 +57,8 @@ class ImageHeader:
 
     ``digest``: :func:`format_digest` of the core. ``words``: of the port, in the whole image.
     ``embedding``: the word where the row of token 0 begins. ``row``: words of a row.
-    ``test``: :func:`~sterna.hw.core.core_image.text_checksum` of the model. The others are counts
-    of the model. What a network over frames does not have is 0.
+    ``test``: :func:`~sterna.hw.core.image.core_image.text_checksum` of the model. The others are
+    counts of the model. What a network over frames does not have is 0.
     """
 
     magic: int

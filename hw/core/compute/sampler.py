@@ -7,9 +7,9 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.logit_weight import BETA_BITS, SEED_BITS, LogitWeight, WeightParams
-from sterna.hw.core.post import result_layout
+from sterna.hw.core.compute.logit_weight import BETA_BITS, SEED_BITS, LogitWeight, WeightParams
+from sterna.hw.core.compute.post import result_layout
+from sterna.hw.core.params.core_params import CoreParams
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.model.quantized.plan import StageKind
@@ -73,10 +73,10 @@ class TokenSampler(wiring.Component):
     """``sterna.model.quantized.sampling.Sampler`` for every sequence of a phase, one by one.
 
     The largest logit is found as the logits come. To draw, the logits are read twice: their
-    weights (:class:`~sterna.hw.core.logit_weight.LogitWeight`) are summed, ``r = (random * sum) >>
-    32`` is made, and the weights are taken off r until it is below the next one, that of the
-    token. That takes a number of cycles which does not depend on the logits. A compact core never
-    draws.
+    weights (:class:`~sterna.hw.core.compute.logit_weight.LogitWeight`) are summed,
+    ``r = (random * sum) >> 32`` is made, and the weights are taken off r until it is below the
+    next one, that of the token. That takes a number of cycles which does not depend on the logits.
+    A compact core never draws.
 
     Members
     -------

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from sterna.hw.core.image_reader import ImageStatus
-from sterna.hw.core.registers import Bus, Register, RegisterUnit, StreamRegisters
+from sterna.hw.core.image.reader import ImageStatus
+from sterna.hw.core.product.registers import Bus, Register, RegisterUnit, StreamRegisters
 from sterna.hw.emit.folder import UnitDesign
 
 __all__ = ["register_design"]

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from sterna.hw.core.core import Core
-from sterna.hw.core.core_image import CoreImage, build_image
-from sterna.hw.core.core_params import CoreParams
-from sterna.hw.core.cycle_model import cycles_per_token
-from sterna.hw.core.image_reader import port_section
-from sterna.hw.core.limits import Limits
-from sterna.hw.core.linear_image import IMAGE_FILE, image_text
-from sterna.hw.core.program import place_stages
-from sterna.hw.core.registers import Bus, StreamRegisters
-from sterna.hw.core.registers_product import register_design
-from sterna.hw.core.request import Request
-from sterna.hw.core.trace import trace_extra, trace_section
+from sterna.hw.core.compute.core import Core
+from sterna.hw.core.compute.request import Request
+from sterna.hw.core.compute.trace import trace_extra, trace_section
+from sterna.hw.core.cycles.model import cycles_per_token
+from sterna.hw.core.image.core_image import CoreImage, build_image
+from sterna.hw.core.image.linear import IMAGE_FILE, image_text
+from sterna.hw.core.image.program import place_stages
+from sterna.hw.core.image.reader import port_section
+from sterna.hw.core.params.core_params import CoreParams
+from sterna.hw.core.params.limits import Limits
+from sterna.hw.core.product.registers import Bus, StreamRegisters
+from sterna.hw.core.product.registers_product import register_design
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign
 from sterna.hw.emit.payloads import Fields, UnitPorts, pack_words
 from sterna.hw.emit.selftest.folder_test import VectorPhase, Vectors

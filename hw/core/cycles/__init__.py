@@ -1,0 +1,1 @@
+"""How many cycles a core takes, and what is in its memories."""

@@ -1,0 +1,1 @@
+"""How a core is written out: its folder, and registers around it."""

@@ -91,10 +91,10 @@ notebooks: $(VENV)/.docs
 	$(BIN)/python docs/site/notebooks.py build/notebooks
 
 prove: $(VENV)/.demo
-	$(BIN)/python benchmarks/prove.py --jobs $(JOBS)
+	$(BIN)/python verify/prove.py --jobs $(JOBS)
 
 mutate: $(VENV)/.demo
-	$(BIN)/python benchmarks/mutate.py
+	$(BIN)/python verify/mutate.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -146,9 +146,9 @@ def markdown(record: Record, picture: str) -> str:
     return f"""\
 # Edge benchmark
 
-Pick the [ONNX form](onnx.md) for the size of your model: speed, file and memory of every form
-beside float32, PyTorch and llama.cpp's ternary kernels. `benchmarks/edge.py` writes this page; run
-it on your own machine. Made on {record['date']} with
+Pick the [ONNX form](onnx.md) for your model's size: speed, file and memory of every form against
+float32, PyTorch and llama.cpp's ternary kernels. `benchmarks/edge.py` writes this page; run it on
+your own machine. Made on {record['date']} with
 
 ```console
 {record['command']}
@@ -166,18 +166,17 @@ it on your own machine. Made on {record['date']} with
 
 ## How to read it
 
-A cell is a median; quartiles and further figures are in the `.json` beside this page. The machine
-is shared: contestants are called in turn in a rotating order, and ratios are taken within a round.
-One thread, processor time. Ratios carry over to other machines of the same family at best.
+Cells are medians; quartiles and more are in the `.json` beside this page. The machine is shared:
+contestants take turns in rotating order, and ratios are taken within a round. One thread,
+processor time. At best, ratios carry over to machines of the same family.
 
 - *warm*: after an untimed call. *cold*: after reading more memory than the caches hold.
-- *bits per ternary weight*: all bits of the file, embedding and tables included.
-- *ms of the session*: from the file, in the page cache, to onnxruntime's session. *peak*: growth of
-  resident memory, libraries not counted. Medians of {settings['probes']}.
-- A step is one call from Python, batch 1; a prefill one with
-  {settings['prefill_tokens']} tokens.
-- A product takes and gives a float32 vector, quantisation included. llama.cpp computes a graph of
-  one `ggml_mul_mat`, Sterna calls the kernel of its operators directly.
+- *bits per ternary weight*: of the whole file, embedding and tables included.
+- *ms of the session*: from file (in page cache) to onnxruntime session. *peak*: growth of resident
+  memory, without libraries. Medians of {settings['probes']}.
+- A step is one call from Python, batch 1; a prefill one with {settings['prefill_tokens']} tokens.
+- A product maps float32 vector to float32 vector, quantisation included. llama.cpp computes a
+  graph of one `ggml_mul_mat`; Sterna calls its operators' kernel directly.
 
 {"Not measured:" + chr(10) * 2 + absent + chr(10) * 2 if absent else ""}\
 ## Step and prefill
@@ -188,7 +187,7 @@ One thread, processor time. Ratios carry over to other machines of the same fami
 {chr(10).join(_markdown_table(each) for each in file_tables(record)) or "Not measured." + chr(10)}
 ## Matrix-vector products
 
-A shape is the length of the vector x that of the result.
+A shape is input length x output length.
 
 {chr(10).join(_markdown_table(each) for each in product_tables(record)) or "Not measured."}"""
 

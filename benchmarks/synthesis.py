@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.emit.tools import copy_memories, run_yosys
+from sterna.hw.tools.process import copy_memories, run_yosys
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import BUNDLED, BUNDLED_NETWORK, bundled_path
 

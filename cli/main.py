@@ -25,9 +25,9 @@ from sterna.cli.commands.data import DATA
 from sterna.cli.commands.tokenizer import TOKENIZER
 from sterna.cli.study import mixers
 from sterna.cli.terminal.interrupt import INTERRUPTED, note, was_interrupted
-from sterna.hw.emit.tools import MissingToolError, YosysError
 from sterna.hw.flow.place_route import PlaceRouteError
 from sterna.hw.testbench.job import SimulationError
+from sterna.hw.tools.process import MissingToolError, YosysError
 from sterna.model.extras import install_command
 from sterna.model.tokenizer import as_bytes
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.emit.tools import files_of
 from sterna.hw.flow.synthesis import synthesize
 from sterna.hw.fpga.families.ecp5 import ECP5
 from sterna.hw.fpga.netlist import absorb_registers, model_files, netlist_verilog
+from sterna.hw.tools.process import files_of
 from sterna.model.folder import check_replaceable, write_folder
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.bench.runner import Engine

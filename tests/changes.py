@@ -88,7 +88,7 @@ def distances(root: Path, changed: list[Path]) -> dict[Path, int]:
     What is no Python is named by a text with its name, or with that of its folder in quotes.
     """
     users: dict[Path, set[Path]] = {}
-    for user, used in imports(root, ("tests", "benchmarks", "examples"), by_string=True):
+    for user, used in imports(root, ("tests", "benchmarks", "verify", "examples"), by_string=True):
         users.setdefault(used, set()).add(user)
     texts = {path: (root / path).read_text(encoding="utf-8")
              for path in _sources(root, *PARTS, "tests")}

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sterna import TernaryMatrix, adders_component, emit_adders, emit_matrix, layer_cost
-from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.layers.adders import AdderPlan, plan_adders
 from sterna.hw.testbench.amaranth import run_bench
+from sterna.hw.tools.process import verilator_environment
 from sterna.model.cache import Cache
 
 MATRICES = arrays(np.int8, st.tuples(st.integers(1, 7), st.integers(1, 7)),

@@ -12,9 +12,9 @@ import pytest
 
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.cells import cell_models
-from sterna.hw.emit.tools import run_yosys, verilator_environment
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.fpga.families import TARGETS
+from sterna.hw.tools.process import run_yosys, verilator_environment
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.ecp5_rows import ADD, ADD_NOT_B, CHOOSE, SELECT
 from sterna.hw.units.mac.mac_array import ROWS, TernaryMacArray

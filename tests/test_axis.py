@@ -18,8 +18,8 @@ from random_networks import random_network
 from sterna.hw import catalog
 from sterna.hw.catalog import UNITS, emit_verilog
 from sterna.hw.emit.payloads import FieldBits, Fields, UnitPorts, pack_words, read_field
-from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.testbench.scoreboard import ScoredPhase, check_phase
+from sterna.hw.tools.process import verilator_environment
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized.synthetic import random_model

@@ -17,10 +17,10 @@ from sterna.hw.core.compute.sequences import prompt_layout, token_layout
 from sterna.hw.core.product.core_product import patience, prompt_words
 from sterna.hw.emit.documents import field_bits
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.emit.tools import run_yosys
 from sterna.hw.layers.adders import emit_adders
 from sterna.hw.layers.emit import emit_layer, emit_matrix
 from sterna.hw.testbench.job import Job, Phase
+from sterna.hw.tools.process import run_yosys
 from sterna.model.config import ModelConfig
 from sterna.model.layers import TernaryMatrix
 from sterna.model.profile import S16, FixedPoint

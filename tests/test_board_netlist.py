@@ -12,8 +12,8 @@ from sterna.export.runtime.runtime import OnnxModel
 from sterna.hw.board.boards import board_named
 from sterna.hw.board.conversation import Conversation, FrameConversation
 from sterna.hw.board.top import TOP_MODULE, BoardDesign, BoardParams, board_design
-from sterna.hw.emit.tools import run_yosys
 from sterna.hw.flow.cached_tools import CachedTools
+from sterna.hw.tools.process import run_yosys
 from sterna.model.cache import user_cache
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import bundled_recordings

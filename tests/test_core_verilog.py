@@ -17,7 +17,7 @@ from sterna.hw.core.image.linear import pack_image
 from sterna.hw.core.product.core_product import CORE_MODULE, core_design
 from sterna.hw.emit.documents import field_bits
 from sterna.hw.emit.folder import EmittedUnit, emit_component
-from sterna.hw.emit.tools import verilator_environment
+from sterna.hw.tools.process import verilator_environment
 
 VARIANTS: list[tuple[Shape, dict]] = [
     (SHAPES[1], {"trace": True, "sequences": 4}), (SHAPES[0], {"port_bits": 64}),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.emit.tools import copy_memories, verilator_environment
+from sterna.hw.tools.process import copy_memories, verilator_environment
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized.integer import IntegerModel

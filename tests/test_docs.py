@@ -78,7 +78,7 @@ def broken_links(page: Path, text: str) -> list[str]:
 
 def missing_names(text: str) -> list[str]:
     """Paths in backticks, and dotted names, that are not there."""
-    folders = "|".join((*CODE_FOLDERS, "tests", "docs", "benchmarks", "typings"))
+    folders = "|".join((*CODE_FOLDERS, "tests", "docs", "benchmarks", "verify", "typings"))
     missing = [path for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", text)
                if not (ROOT / path).exists()]
     dotted = re.findall(rf"\bsterna\.(?:{'|'.join(CODE_FOLDERS)})(?:\.\w+)+", text)

@@ -27,12 +27,12 @@ from sterna.hw.core.image.linear import pack_image
 from sterna.hw.core.image.reader import ImageStatus
 from sterna.hw.emit.documents import payload_fields
 from sterna.hw.emit.payloads import Fields, pack_words
-from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.layers.cycles import result_times, unit_cycles
 from sterna.hw.layers.documents import act_values, result_values, result_words, vector_values
 from sterna.hw.layers.emit import layer_component, layer_image, layer_params, plan_matrices
 from sterna.hw.layers.units import LayerUnit, MatrixUnit
 from sterna.hw.testbench.amaranth import run_bench
+from sterna.hw.tools.process import verilator_environment
 from sterna.model.cache import Cache
 from sterna.model.layers import (
     BitLinearLayer,

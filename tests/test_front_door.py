@@ -27,7 +27,7 @@ from sterna.cli.terminal import console
 from sterna.cli.terminal.console import Stages, printer
 from sterna.cli.terminal.tables import Table
 from sterna.hw.catalog import UNITS
-from sterna.hw.emit.tools import FST_HEADERS, has_header
+from sterna.hw.tools.process import FST_HEADERS, has_header
 from sterna.model.training import progress
 
 Capture = pytest.CaptureFixture[str]

@@ -16,7 +16,7 @@ import numpy
 import pytest
 
 PATIENCE_S = 120
-PROVE = Path(__file__).parents[1] / "benchmarks" / "prove.py"
+PROVE = Path(__file__).parents[1] / "verify" / "prove.py"
 WAYS = [pytest.param(True, id="terminal"), pytest.param(False, id="kill", marks=pytest.mark.long)]
 
 

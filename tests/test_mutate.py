@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    patch.syspath_prepend(str(Path(__file__).parents[1] / "verify"))
     import mutate as command
 
 

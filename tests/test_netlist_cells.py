@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from sterna.hw.emit.tools import files_of, run_yosys, verilator_environment
 from sterna.hw.flow.synthesis import synthesize
 from sterna.hw.fpga.families.ecp5 import ECP5
 from sterna.hw.fpga.netlist import (
@@ -30,6 +29,7 @@ from sterna.hw.fpga.netlist import (
     model_files,
     netlist_verilog,
 )
+from sterna.hw.tools.process import files_of, run_yosys, verilator_environment
 
 STIMULUS_BITS = 128
 _ADDRESSES = 64

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sterna.hw.emit.objcache import objcache
-from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.testbench.job import Job, Phase
+from sterna.hw.tools.objcache import objcache
+from sterna.hw.tools.process import verilator_environment
 from sterna.sim.bench.runner import Simulator, run_on
 
 # Says its version, or writes down that it ran and what it was given.

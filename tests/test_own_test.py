@@ -26,8 +26,8 @@ from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.emit.selftest import ends
-from sterna.hw.emit.tools import MissingToolError
 from sterna.hw.testbench.job import SimulationError
+from sterna.hw.tools.process import MissingToolError
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized import load_model

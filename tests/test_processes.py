@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sterna.hw.emit import tools
-from sterna.hw.emit.tools import YosysError, run_tool, run_yosys
+from sterna.hw.tools import process as tools
+from sterna.hw.tools.process import YosysError, run_tool, run_yosys
 
 
 def alive(pid: int) -> bool:

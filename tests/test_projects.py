@@ -11,11 +11,11 @@ from ipyxact.ipyxact import Component
 
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.product.registers import Bus
-from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.flow.place_route import route
 from sterna.hw.flow.synthesis import synthesize
 from sterna.hw.fpga.families import TARGETS
 from sterna.hw.fpga.families.ecp5 import ECP5
+from sterna.hw.tools.process import verilator_environment
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16

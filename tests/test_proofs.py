@@ -9,7 +9,7 @@ import pytest
 from sterna.hw.units.mac.array_style import ArrayStyle
 
 with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    patch.syspath_prepend(str(Path(__file__).parents[1] / "verify"))
     import prove as command
     from prove import CLAIMS, Cells, Claim, Question, Verdict, ask, plant
     from row_claims import Fault

@@ -26,7 +26,7 @@ from sterna.hw.core.params.limits import Limits
 from sterna.hw.core.product.core_product import CORE
 from sterna.hw.core.product.registers import Bus
 from sterna.hw.emit.folder import EmittedUnit, emit_component
-from sterna.hw.emit.tools import verilator_environment
+from sterna.hw.tools.process import verilator_environment
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized.integer import IntegerModel

@@ -22,7 +22,6 @@ from sterna.cli.reports.synth_page import area_plot, synth_tables
 from sterna.hw.core.compute.block_memory import read_block_rom
 from sterna.hw.core.cycles.model import cycles_per_token
 from sterna.hw.core.product.core_product import core_params
-from sterna.hw.emit.tools import run_yosys
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.estimate import core_rams
 from sterna.hw.flow.fit import FitError
@@ -35,6 +34,7 @@ from sterna.hw.fpga.families.ecp5 import ECP5
 from sterna.hw.fpga.families.ice40 import ICE40
 from sterna.hw.fpga.family import Area, Resource
 from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.tools.process import run_yosys
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12

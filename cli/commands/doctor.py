@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from sterna.cli.terminal.console import out, print_json, say
 from sterna.cli.terminal.options import JsonOption
 from sterna.cli.terminal.tables import Table
-from sterna.hw.emit.tools import FST_HEADERS, has_header
 from sterna.hw.fpga.families import FAMILIES
+from sterna.hw.tools.process import FST_HEADERS, has_header
 from sterna.model.extras import install_command
 from sterna.model.native_cpu.library import SWITCH, kernel_library, switched_off
 

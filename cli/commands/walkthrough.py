@@ -28,10 +28,10 @@ from sterna.hw.core.cycles.report import cycle_report
 from sterna.hw.core.image.program import ProgramImage
 from sterna.hw.core.product.core_product import CORE
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.flow.report import cell_counts
 from sterna.hw.layers.cycles import unit_cycles
 from sterna.hw.layers.network_product import NETWORK
+from sterna.hw.tools.process import verilator_environment
 from sterna.model.checks import check_whole
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout

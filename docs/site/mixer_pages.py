@@ -20,14 +20,14 @@ _HEAD = """# Every mixer: formula, cost, picture
 What each mixer computes, its options, and the cost of a token. [Mixers](mixers.md) helps to choose.
 
 d is the width of the residual stream, n the number of tokens so far. MACs are ternary (with float
-weights they are multiplications), products are multiplications of activations, words are numbers of
-state of one sequence; all for one layer. Unless stated, a token mixer takes 4 d^2 MACs, and rotary
-positions add at most 4 d products.
-In a picture, the pixel in row i and column j is how much output i depends on input j in a fresh
-mixer with small options (`docs/site/mixer_patterns.py`); white is not at all.
+weights, multiplications), products are multiplications of activations, words are numbers of state
+per sequence; all per layer. Unless stated, a token mixer takes 4 d^2 MACs, and rotary positions add
+at most 4 d products.
+In a picture, pixel (i, j) is how much output i depends on input j in a fresh mixer with small
+options (`docs/site/mixer_patterns.py`); white is not at all.
 
-The options `heads`, `causal` and `rope` are explained at [attention](#attention); `length` is
-the most tokens of a sequence.
+[Attention](#attention) explains the options `heads`, `causal` and `rope`; `length` is the most
+tokens of a sequence.
 
 This page is written from the docstrings by `docs/site/mixer_pages.py`.
 """

@@ -24,7 +24,7 @@ from amaranth.lib import wiring
 
 from sterna.hw.emit.names import Names, plain
 from sterna.hw.emit.rtlil_names import AT_START, readable
-from sterna.hw.emit.tools import YosysError
+from sterna.hw.tools.process import YosysError
 
 __all__ = ["contents_at_once", "no_collection", "verilog_files", "write_verilog",
            "written_by_yosys"]

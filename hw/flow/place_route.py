@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.emit.tools import MissingToolError, run_tool, temporary_in
 from sterna.hw.fpga.families import TARGETS
 from sterna.hw.fpga.family import FpgaTarget, Resource, Router
+from sterna.hw.tools.process import MissingToolError, run_tool, temporary_in
 from sterna.model.extras import install_command
 
 __all__ = [

@@ -14,7 +14,6 @@ from sterna.hw.core.cycles.model import cycles_per_token
 from sterna.hw.core.product.core_product import CORE
 from sterna.hw.emit.documents import Port
 from sterna.hw.emit.folder import EmittedUnit, emit_component
-from sterna.hw.emit.tools import files_of
 from sterna.hw.flow.cached_tools import CachedTools, Progress, has_router
 from sterna.hw.flow.fit import FitError, check_fit, check_memories, usual_sizes, what_fits
 from sterna.hw.flow.place_route import check_router
@@ -25,6 +24,7 @@ from sterna.hw.layers.adders import AdderParams
 from sterna.hw.layers.cycles import unit_cycles
 from sterna.hw.layers.layer_params import LayerParams
 from sterna.hw.layers.network_product import NETWORK
+from sterna.hw.tools.process import files_of
 from sterna.hw.units.mac.mac_product import MAC
 from sterna.hw.units.spec import Sizes, UnitSpec
 from sterna.model.cache import Cache, user_cache

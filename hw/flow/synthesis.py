@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.emit.tools import YosysError, run_yosys
 from sterna.hw.fpga.family import Area, FpgaFamily, Primitive
+from sterna.hw.tools.process import YosysError, run_yosys
 
 __all__ = ["MappedMemory", "MemoryStyle", "Synthesis", "synthesize"]
 

@@ -12,8 +12,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.emit.tools import run_yosys
 from sterna.hw.fpga.hierarchy import Bit
+from sterna.hw.tools.process import run_yosys
 
 __all__ = [
     "Absorbed", "CarryEnds", "NetlistError", "absorb_registers", "free_carry_ends", "model_files",

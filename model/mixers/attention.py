@@ -70,9 +70,9 @@ class Attention(TokenMixer):
     ``s = 1/sqrt(width of a head)``; Q, K and V are projections ``[time, d]`` cut into heads. Per
     token after n: 2 n d products, 2 n d words of state (keys and values).
 
-    - ``heads``: number of heads; 0 is one for every 32 channels.
+    - ``heads``: number of heads; 0 is one per 32 channels.
     - ``causal``: whether a token sees earlier ones only.
-    - ``rope``: whether queries and keys are turned by their positions (:func:`rotate`).
+    - ``rope``: whether queries and keys are rotated by position (:func:`rotate`).
     """
 
     theta: float = 1e4
@@ -192,7 +192,7 @@ class GroupedQueryAttention(Attention):
     ``r = groups / heads``, per token after n: 2 (1 + r) d^2 MACs, 2 n d products, 2 r n d words of
     state.
 
-    - ``groups``: a divisor of ``heads``; 0 is half of them, or the next smaller divisor.
+    - ``groups``: a divisor of ``heads``; 0 is half, or the next smaller divisor.
     """
 
     def __init__(
@@ -218,8 +218,8 @@ class MultiQueryAttention(GroupedQueryAttention):
 class ReluAttention(Attention):
     """``relu(s Q K^T) V / n``, n keys seen, for each head (arXiv 2309.08586, section 3).
 
-    It needs no exponential, and keys that do not match have no part in it. A causal query divides
-    by the number of keys up to its own, others by the length. Options and cost are those of
+    It needs no exponential, and non-matching keys contribute nothing. A causal query divides by the
+    number of keys up to its own, others by the length. Options and cost are those of
     :class:`Attention`.
     """
 
@@ -236,11 +236,11 @@ class ReluAttention(Attention):
 class Window(Attention):
     """``softmax(s Q K^T) V`` over the keys ``i - size < j <= i`` of query i (arXiv 2004.05150).
 
-    Per token, once there are that many: 2 size d products, 2 (size - 1) d words of state. Keys are
-    kept unturned, so with ``rope`` a step turns all that it compares, 2 (size + 1) d products more.
-    A piece of n tokens at once takes all n^2 scores, under a mask.
+    Per token, once full: 2 size d products, 2 (size - 1) d words of state. Keys are kept unrotated,
+    so with ``rope`` a step rotates all it compares: 2 (size + 1) d products more. A piece of n
+    tokens computes all n^2 scores under a mask.
 
-    - ``size``: keys that a token sees, its own included.
+    - ``size``: keys that a token sees, including its own.
     """
 
     forgets = True
@@ -266,14 +266,14 @@ class Window(Attention):
 class Sinks(Window):
     """Attention sinks (StreamingLLM, arXiv 2309.17453): a window, and always the first keys.
 
-    ``softmax(s Q K^T) V`` over the keys ``j < sinks`` and ``i - size < j <= i`` of query i. The
-    position of a key is its index in the cache (section 3.2), which holds keys before they are
-    turned: a window's distances are true, and a sink is never farther than ``sinks + size - 1``.
-    Per token, once there are that many: 2 (sinks + size) d products and with ``rope`` 2 (sinks +
-    size + 1) d more, 2 (sinks + size - 1) d words of state.
+    ``softmax(s Q K^T) V`` over the keys ``j < sinks`` and ``i - size < j <= i`` of query i. A key's
+    position is its index in the cache (section 3.2), which holds unrotated keys: distances within
+    the window are true, and a sink is never farther than ``sinks + size - 1``. Per token, once
+    full: 2 (sinks + size) d products and with ``rope`` 2 (sinks + size + 1) d more, 2 (sinks +
+    size - 1) d words of state.
 
     - ``sinks``: first tokens that every later one sees; 0 is :class:`Window`.
-    - ``size``: newest keys that a token sees, its own included.
+    - ``size``: newest keys that a token sees, including its own.
     """
 
     def __init__(
@@ -313,14 +313,12 @@ class Sinks(Window):
 class RingAttention(Attention):
     """``softmax(s Q K^T) V`` of sequences that P processes share (arXiv 2310.01889).
 
-    In one process this is :class:`Attention`, with the same weights. Within
-    :func:`sterna.model.parallel.context.context_parallel` each process maps its part
-    ``[time/P, batch, d]``. Keys and values go once round the ring of processes, and of each block's
-    scores s_j a query adds to what it has: ``m' = max(m, max_j s_j)``,
-    ``l' = l e^(m - m') + sum_j e^(s_j - m')``, ``o' = o e^(m - m') + sum_j e^(s_j - m') v_j``; at
-    the end ``y = o / l``. A process computes 2 n^2 d / P products for n tokens (if causal the first
-    one 2 n^2 d / P^2, the last one all), keeps what belongs to n/P tokens, and sends 2 (P - 1) n d
-    / P numbers forward.
+    In one process this is :class:`Attention`, with the same weights. Within ``context_parallel``
+    each process maps its part ``[time/P, batch, d]``. Keys and values pass once round the ring, and
+    a query adds each block's scores s_j to its sums: ``m' = max(m, max_j s_j)``, ``l' = l e^(m -
+    m') + sum_j e^(s_j - m')``, ``o' = o e^(m - m') + sum_j e^(s_j - m') v_j``; finally ``y = o /
+    l``. A process computes 2 n^2 d / P products for n tokens (if causal, the first 2 n^2 d / P^2,
+    the last all), keeps n/P tokens' data, and sends 2 (P - 1) n d / P numbers forward.
     """
 
     shares_sequences = True

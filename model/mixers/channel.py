@@ -109,15 +109,14 @@ class ReLU2GLU(GatedLinear):
 class GLU(GatedLinear):
     """``y = down(norm(silu(gate(n)) * up(n)))`` with ``n = norm(x)`` (SwiGLU, arXiv 2002.05202).
 
-    Gate and up share one norm and quantisation and are limited to the range of the profile's ``z``
-    format, their product to that of ``p``. Per token: 3 d dff ternary MACs, dff products. In float
-    there are no limits, and no norm before ``down``. The other gated mixers have these limits and
-    costs unless stated. Under the name ``glu`` a model has an integer form and gateware; ``swiglu``
-    is the same for comparisons.
+    Gate and up share one norm and quantisation and are limited to the profile's ``z`` format, their
+    product to ``p``. Per token: 3 d dff ternary MACs, dff products. In float there are no limits
+    and no norm before ``down``. Other gated mixers have the same limits and costs unless stated.
+    Only the name ``glu`` has an integer form and gateware; ``swiglu`` is the same for comparisons.
 
-    - ``gains``: a trained gain in each norm, of which there is one more in front, as in published
-      checkpoints. Only without one is there an integer form.
-    - ``joint``: gate and up are one matrix, with one scale.
+    - ``gains``: a trained gain in each norm, plus one more norm in front, as in published
+      checkpoints. An integer form exists only without.
+    - ``joint``: gate and up are one matrix with one scale.
     - ``bias``: whether projections have biases.
     """
 
@@ -156,8 +155,8 @@ class _FeedForward(_Activated):
 class MLP(_FeedForward):
     """``y = down(gelu(up(x)))``, the channel mixer of GPT-2 and BERT (GELU: arXiv 1606.08415).
 
-    GELU is the exact one. Ternary: ``up`` is limited to the range of the profile's ``z`` format.
-    Per token 2 d dff ternary MACs and no products.
+    GELU is exact. Ternary: ``up`` is limited to the profile's ``z`` format. Per token 2 d dff
+    ternary MACs and no products.
     """
 
     activate = staticmethod(F.gelu)
@@ -168,8 +167,8 @@ class MLP(_FeedForward):
 class ReLU2(_FeedForward):
     """``y = down(max(up(x), 0)^2)`` (Primer, arXiv 2109.08668, section 3).
 
-    Needs no table in gateware. Limits are those of ``mlp``, and of the square that of the format
-    ``p``. Per token 2 d dff ternary MACs and dff products. With a gate it is ``relu2_glu``.
+    Needs no table in gateware. Limits are those of ``mlp``; the square has that of ``p``. Per token
+    2 d dff ternary MACs and dff products. With a gate it is ``relu2_glu``.
     """
 
     activate = staticmethod(_squared_relu)
@@ -179,10 +178,10 @@ class ReLU2(_FeedForward):
 class GLUMML(ChannelMixer):
     """``y = down(a(g) * u)`` with ``[g | u] = kernel(x)`` (keras-matmulless 0.1.2, ``GLUMML``).
 
-    Gate and up are **one** :class:`DenseMML` of 2 dff rows, a ternary layer with a norm and its
-    gain in front: they share one scale, and nothing is limited. Per token: 3 d dff ternary MACs,
-    dff products. The family of the package by activation: ``linear`` is its BilinearMML, ``relu``
-    ReGLUMML, ``gelu`` GeGLUMML, ``silu`` SwiGLUMML, ``selu`` SeGLUMML.
+    Gate and up are **one** ``DenseMML`` of 2 dff rows, a ternary layer preceded by a norm with
+    gain: they share one scale, and nothing is limited. Per token: 3 d dff ternary MACs, dff
+    products. The package's family by activation: ``linear`` is its BilinearMML, ``relu`` ReGLUMML,
+    ``gelu`` GeGLUMML, ``silu`` SwiGLUMML, ``selu`` SeGLUMML.
 
     - ``activation``: one of linear, sigmoid, tanh, relu, gelu, silu and selu.
     """

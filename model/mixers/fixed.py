@@ -91,9 +91,9 @@ class _Synthesizer(PositionMixer):
 class DenseSynthesizer(_Synthesizer):
     """``softmax(W2 relu(W1 x_i)) V`` for each head (arXiv 2005.00743, section 3.1).
 
-    No query meets a key: a row of ``length`` scores is a function of its token alone, cut to the
-    positions that it may see. Per token after n: 3 d^2 + d heads length MACs, n d products, n d
-    words of state (values).
+    No query meets a key: a row of ``length`` scores depends on its token alone, cut to the visible
+    positions. Per token after n: 3 d^2 + d heads length MACs, n d products, n d words of state
+    (values).
     """
 
     def __init__(
@@ -115,9 +115,9 @@ class RandomSynthesizer(_Synthesizer):
     """``softmax(R) V`` for each head (arXiv 2005.00743, section 3.2), ``R = R1 R2^T`` with a rank
     (section 3.3).
 
-    R ``[length, length]``, one for each head, is trained and is no function of the text, so the
-    mixer is linear in V, and its softmax can be computed beforehand. Per token after n: 2 d^2 MACs,
-    n d products, n d words of state (values).
+    R ``[length, length]``, one per head, is trained and independent of the text, so the mixer is
+    linear in V, and its softmax can be precomputed. Per token after n: 2 d^2 MACs, n d products, n
+    d words of state (values).
 
     - ``rank``: columns of R1 and R2, ``[length, rank]``; 0 trains R itself.
     """
@@ -151,10 +151,10 @@ class GMLP(PositionMixer):
     """``y = out(u * (W n(v) + b))``, ``u, v = gelu(U x), gelu(V x)`` (arXiv 2105.08050, equations 1
     to 4, with d channels for u and v).
 
-    n is a LayerNorm of each token. W ``[length, length]`` mixes tokens, the same for all channels;
-    it starts near 0 and b at 1, so that the gate is open at first. It stays float: a ternary
-    projection would normalise over time. If causal, W is lower triangular. Per token after n: 3 d^2
-    MACs, n d + d products, n d words of state.
+    n is a LayerNorm per token. W ``[length, length]`` mixes tokens alike for all channels; it
+    starts near 0 and b at 1, so the gate starts open. It stays float: a ternary projection would
+    normalise over time. If causal, W is lower triangular. Per token after n: 3 d^2 MACs, n d + d
+    products, n d words of state.
     """
 
     def __init__(self, init: MixerInit, *, length: int = 256, causal: bool = True) -> None:
@@ -190,11 +190,11 @@ class MLPMixer(PositionMixer):
     """``y = W2 gelu(W1 x + b1) + b2``, x being a channel over time (arXiv 2105.01601, equation 1,
     token mixing).
 
-    If causal, W1 and W2 are lower triangular: rows of a position see earlier positions only. Both
+    If causal, W1 and W2 are lower triangular: a position's rows see earlier positions only. Both
     stay float, as a ternary projection would normalise over time. Per token after n, with e =
     expansion: no MACs, 2 e n d products, (1 + e) n d words of state (inputs and hidden values).
 
-    - ``expansion``: rows of W1, hidden values, for each position.
+    - ``expansion``: rows of W1, hidden values, per position.
     """
 
     wants_norm = True
@@ -234,12 +234,12 @@ class MLPMixer(PositionMixer):
 class FNet(TokenMixer):
     """``y = Re(F_time(F_channels(x)))`` (arXiv 2105.03824, equation 3).
 
-    Both are discrete Fourier transforms; no parameter, no state, any length, and every output
-    depends on the whole sequence. Per token of N: no MACs, about 2 d (log2 N + log2 d) products.
+    Both are discrete Fourier transforms; no parameters, no state, any length; every output depends
+    on the whole sequence. Per token of N: no MACs, about 2 d (log2 N + log2 d) products.
 
-    - ``unitary``: whether outputs are divided by ``sqrt(N d)``, so that they are as large as
-      inputs. The paper does not, and normalises after adding; with a norm before the mixer only,
-      the sum over all tokens would drown the residual stream.
+    - ``unitary``: whether outputs are divided by ``sqrt(N d)``, to match inputs in size. The paper
+      does not and normalises after adding; with only a norm before the mixer, the sum over all
+      tokens would drown the residual stream.
     """
 
     causal = False

@@ -156,14 +156,14 @@ class LinearAttention(FeatureAttention):
     """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + 1e-6)`` for each head,
     with ``phi(x) = elu(x) + 1`` (arXiv 2006.16236, equations 7 and 18 to 20).
 
-    Every feature is positive, so an output is a mean of values. The sums over earlier tokens are
-    the state; a long piece is computed in chunks, inside of which scores are written out. Per
-    token: 2 d^2/heads + d products and 4 d for positions, d^2/heads + d words of state and a count.
+    Features are positive, so an output is a mean of values. The state is the sums over earlier
+    tokens; long pieces are computed in chunks with explicit scores inside. Per token: 2 d^2/heads +
+    d products and 4 d for positions, d^2/heads + d words of state and a count.
 
-    - ``rope``: turns queries and keys before phi, so that features stay positive; a score then is
-      no function of the distance alone.
+    - ``rope``: rotates queries and keys before phi, which keeps features positive; scores then are
+      no function of distance alone.
     - ``decay``: if not 0, the sums of head h, from 0, fade by ``1 - 2^-(decay+h)`` a token (arXiv
-      2307.08621, section 2.2, with 5). Without it every earlier token counts alike.
+      2307.08621, section 2.2, with 5); otherwise earlier tokens count alike.
     """
 
     def of_queries(self, q: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ class ReluLinearAttention(FeatureAttention):
     """``linear`` with ``phi(x) = relu(x)`` (Performer-ReLU of arXiv 2009.14794, section 4, without
     its random projection).
 
-    It needs no exponential. A query whose features are all 0 gets 0. Options and costs are those of
+    Needs no exponential. A query whose features are all 0 gets 0. Options and costs as for
     ``linear``.
     """
 
@@ -220,15 +220,15 @@ class Performer(FeatureAttention):
     and section 2.4), x being a query or key over the fourth root of its width.
 
     ``E[phi(q) phi(k)] = exp(q k)``, so it estimates softmax attention. The m rows of W are drawn
-    once, orthogonal where they can be, and not trained. Per token: 4 m d + m heads + 2 d products
-    and 4 d for positions, m d + m heads words of state and a count.
+    once, orthogonal where possible, and not trained. Per token: 4 m d + m heads + 2 d products and
+    4 d for positions, m d + m heads words of state and a count.
 
     It stays in range: ``w x - |x|^2/2 = (|w|^2 - |x-w|^2)/2`` is at most ``|w|^2/2``, some 50 for
-    the longest of m rows of width 64, the widest head that is taken, and float32 ends at e^88.
-    Queries are also divided by their largest feature, which cancels; that of the keys would tell a
-    token how large later ones are.
+    the longest of m rows of width 64, the widest head allowed; float32 ends at e^88. Queries are
+    also divided by their largest feature, which cancels; for keys this would reveal the size of
+    later ones.
 
-    - ``features``: m, features of a head; 0 is twice its width.
+    - ``features``: m, features per head; 0 is twice its width.
     """
 
     rows: Tensor

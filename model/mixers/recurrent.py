@@ -50,18 +50,17 @@ class MLGRU(_Gated):
     """``h = f*h + (1-f)*c``, ``y = out(norm(g*h))`` (arXiv 2406.02528, equations 8 to 13).
 
     With ``n = norm(x)``: ``f = sigmoid(F n)``, ``c = silu(C n)``, ``g = sigmoid(G n)``. The three
-    projections share one norm and quantisation, and are limited to the range of the profile's ``z``
-    format. Per token: 3 d products, d words of state. In float there are no limits, and no norm
-    before ``out``.
+    projections share one norm and quantisation and are limited to the profile's ``z`` format. Per
+    token: 3 d products, d words of state. In float there are no limits and no norm before ``out``.
 
-    - ``heads``: a divisor of d that published configurations carry. It only reshapes an
-      element-wise recurrence, so no number depends on it.
-    - ``gains``: a trained gain in each norm, of which each projection then has its own, behind one
-      more in front of all. With any of the options from here on there is no integer form, but all
-      together are the published block, which has one (docs/published-models.md).
-    - ``bounds``: forget gates are at least as large as a trained bound, which grows from layer to
-      layer: the sum of a softmax over the layers, less its first term.
-    - ``swish``: ``y = out(norm(norm(G n) * silu(h)))``, in place of a gate by sigmoid.
+    - ``heads``: a divisor of d in published configurations. It only reshapes an element-wise
+      recurrence; no number depends on it.
+    - ``gains``: a trained gain in each norm; each projection then has its own norm, behind a shared
+      one. This and the following options have no integer form, except all together: the published
+      block (docs/published-models.md).
+    - ``bounds``: a trained lower bound of the forget gates that grows from layer to layer: the sum
+      of a softmax over the layers, less its first term.
+    - ``swish``: ``y = out(norm(norm(G n) * silu(h)))`` instead of a sigmoid gate.
     - ``bias``: whether projections have biases.
     """
 
@@ -160,15 +159,15 @@ class GRUMML(_Gated):
     """``h = f*h + (1-f)*c``, ``y = O(g*h)`` with biases (keras-matmulless 0.1.2, ``GRUMML``; the
     equations of arXiv 2406.02528, 8 to 13).
 
-    ``f`` and ``g`` are the recurrent activation, ``c`` the activation, of the parts of one
-    :class:`DenseMML`, a ternary layer with a norm and its gain in front. So, unlike in MLGRU, f, c
-    and g share one ternary scale, norms have gains, no pre-activation is limited, and all biases
+    The parts of one :class:`DenseMML`, a ternary layer preceded by a norm with gain, pass through
+    the recurrent activation (``f`` and ``g``) and the activation (``c``). Unlike in MLGRU, f, c and
+    g thus share one ternary scale, norms have gains, no pre-activation is limited, and all biases
     start at zero. Per token: 3 d products, d words of state; unless ``fully_mml``, 2 d^2 of the
     MACs are multiplications of floats.
 
     - ``fully_mml``: whether g and O are ternary too.
     - ``heads``: as of ``mlgru``.
-    - ``activation``, ``recurrent_activation``: by the names that ``glumml`` takes.
+    - ``activation``, ``recurrent_activation``: any name that ``glumml`` takes.
     """
 
     def __init__(
@@ -206,9 +205,9 @@ class AttentionMML(GRUMML):
     """:class:`GRUMML` with SiLU and sigmoid, ternary throughout unless told otherwise
     (keras-matmulless 0.1.2, ``AttentionMML``): no attention, despite its name.
 
-    With post-norm and the channel mixer ``glumml(activation=silu)`` a block is the package's
-    ``TransformerBlockMML``, without its dropout; gains of its norms are per channel here, and per
-    token and channel ``[time, d]`` there.
+    With post-norm and channel mixer ``glumml(activation=silu)`` a block is the package's
+    ``TransformerBlockMML`` without dropout; norm gains are per channel here, per token and channel
+    ``[time, d]`` there.
     """
 
     def __init__(self, init: MixerInit, *, heads: int = 1, fully_mml: bool = True) -> None:
@@ -220,10 +219,9 @@ class GRU(_Gated):
     """``h = (1-z)*n + z*h``, ``y = out(h)`` (arXiv 1406.1078, section 2.3; the form of cuDNN).
 
     ``r = sigmoid(R x + U_r h)``, ``z = sigmoid(Z x + U_z h)``, ``n = tanh(N x + r * (U_n h))``,
-    each matrix with a bias: as in ``torch.nn.GRU`` the reset gate comes after its matrix, and z
-    weights the old state. Ternary matrices normalise and quantise ``h`` as they do ``x``. A step
-    needs the one before: time is a loop. Per token: 7 d^2 ternary MACs, 3 d products, d words of
-    state.
+    each matrix with a bias: as in ``torch.nn.GRU`` the reset gate follows its matrix, and z weights
+    the old state. Ternary matrices normalise and quantise ``h`` like ``x``. Each step needs the
+    last: time is a loop. Per token: 7 d^2 ternary MACs, 3 d products, d words of state.
     """
 
     def __init__(self, init: MixerInit) -> None:
@@ -262,12 +260,12 @@ class HGRN2(TokenMixer):
     heads of k channels; with k = 1 and q = 1 it is the recurrence of MLGRU. Per token: 3 d k
     products (d more with a bound), d k words of state.
 
-    The paper learns lower bounds of f that grow from layer to layer. A mixer knows no other layer:
-    here the bound is a constant, which a pattern can give to each layer, such as
-    ``hgrn2 + hgrn2(bound=0.5)``.
+    The paper learns lower bounds of f that grow from layer to layer. Here the bound is a constant,
+    as a mixer knows no other layer; a pattern can set it per layer, such as ``hgrn2 +
+    hgrn2(bound=0.5)``.
 
-    - ``expand``: k, by how much the state is larger than a vector; a divisor of d.
-    - ``bound``: least value of the forget gate, from 0 to below 1.
+    - ``expand``: k, the state's size relative to a vector; a divisor of d.
+    - ``bound``: least forget gate, from 0 to below 1.
     """
 
     def __init__(self, init: MixerInit, *, expand: int = 16, bound: float = 0.0) -> None:
@@ -320,10 +318,9 @@ class LRU(TokenMixer):
     biases, as in the package. Per token: 4 n d + d^2 ternary MACs, 6 n products, 2 n state words.
 
     - ``state_dim``: n; 0 is d.
-    - ``r_min``, ``r_max``, ``max_phase``: L begins uniform on the ring between these radii, with
+    - ``r_min``, ``r_max``, ``max_phase``: L starts uniform on the ring between these radii, with
       phases from 0 to this.
-    - ``fully_mml``: whether C and D are ternary as B is; the default of the package is that they
-      are not.
+    - ``fully_mml``: whether C and D are ternary like B; not by the package's default.
     """
 
     def __init__(

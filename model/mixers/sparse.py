@@ -29,13 +29,12 @@ _SELF = -5e4
 class Local(Attention):
     """:class:`Attention` of a query in block b to the keys of blocks b - 1 and b up to its own.
 
-    Blocks are of ``block`` tokens (Image Transformer, arXiv 1802.05751, section 3.3). Not causal, a
-    query sees all of the blocks b - 1, b and b + 1. A band about each query, the other thing called
-    local, is the mixer ``window``.
+    Blocks have ``block`` tokens (Image Transformer, arXiv 1802.05751, section 3.3). Not causal, a
+    query sees all of blocks b - 1, b and b + 1. A band about each query, also called local, is the
+    mixer ``window``.
 
-    Per token, between block and 2 block keys: 2 d products for each key and 2 d more to turn it, as
-    keys are kept unturned; fewer than 4 block d words of state, which fall by half where a block
-    begins.
+    Per token, with block to 2 block keys: 2 d products per key and 2 d more to rotate it, as keys
+    are kept unrotated; fewer than 4 block d words of state, halved where a block begins.
     """
 
     forgets = True
@@ -71,12 +70,12 @@ class Local(Attention):
 class Strided(Attention):
     """:class:`Attention` of query i to keys j with ``i - j < l`` or ``(i - j) mod l = 0``.
 
-    Every head has both parts of the factorised attention of Sparse Transformers (arXiv 1904.10509,
-    section 4.3): what the paper calls a merged head (section 5.1), which works for one head, too.
-    From any token every earlier one is reached in two layers.
+    Every head combines both parts of the factorised attention of Sparse Transformers (arXiv
+    1904.10509, section 4.3), the paper's merged head (section 5.1), which also works for one head.
+    Two layers reach every earlier token from any token.
 
     Per token after n: 2 (l + n / l) d products, least for l near the root of the length; 2 n d
-    words of state, as every key is seen again later.
+    words of state, as every key is seen again.
 
     - ``stride``: the l above; 1 is full attention.
     """
@@ -97,17 +96,16 @@ class Strided(Attention):
 class BigBird(Attention):
     """:class:`Attention` over blocks of tokens (arXiv 2007.14062, section 2 and appendix D).
 
-    A query sees its own block and both beside it, the first and the last one (global: their queries
-    see everything), and ``random`` of the others; causal, the own block up to the query, the one
-    before, the first, and ``random`` of the others before. Which those are follows from a number
-    drawn with the initial weights, the block of the query and, if not causal, the number of blocks.
-    All heads see the same.
+    A query sees its own block and both neighbours, the first and last block (global: their queries
+    see everything), and ``random`` others; if causal, its own block up to itself, the one before,
+    the first, and ``random`` earlier ones. The choice follows from a number drawn with the initial
+    weights, the query's block and, if not causal, the number of blocks. All heads see the same.
 
-    Per token, of block b: at most 2 (5 + random) b d products for a query that is not global, 2 (3
-    + random) b d if causal; 2 n d words of state, as any block may be drawn later.
+    Per token, of block b: at most 2 (5 + random) b d products for a non-global query, 2 (3 +
+    random) b d if causal; 2 n d words of state, as any block may be drawn later.
 
-    - ``block``: tokens of a block; the last one may be shorter.
-    - ``random``: blocks drawn for each block of queries, or all others if they are fewer.
+    - ``block``: tokens per block; the last may be shorter.
+    - ``random``: blocks drawn per block of queries, or all others if fewer.
     """
 
     draw: Tensor
@@ -159,13 +157,13 @@ def _lots(draw: Tensor, row: Tensor, column: Tensor) -> Tensor:
 class Linformer(Attention):
     """``softmax(s Q (E K)^T) (F V)`` (arXiv 2006.04768, equation 7), heads as in attention.
 
-    Queries and keys are turned by their positions before the sums, which the paper does not do. E
-    and F ``[k, length]`` are trained floats, the same for all heads; a shorter sequence uses their
-    first columns. Every sum is over the whole sequence, so no exact causal form exists. Per token:
-    4 k d products (2 k d for the sums, 2 k d for scores and weighting).
+    Queries and keys are rotated by position before the sums, unlike in the paper. E and F ``[k,
+    length]`` are trained floats shared by all heads; a shorter sequence uses their first columns.
+    Sums cover the whole sequence, so no exact causal form exists. Per token: 4 k d products (2 k d
+    for the sums, 2 k d for scores and weighting).
 
-    - ``k``: sums that a query sees in place of keys, at most ``length``; 0 is a quarter of it.
-    - ``shared``: whether values are summed as keys are, F = E.
+    - ``k``: sums that replace the keys, at most ``length``; 0 is a quarter of it.
+    - ``shared``: whether values share the keys' sums, F = E.
     """
 
     def __init__(
@@ -203,15 +201,15 @@ class Linformer(Attention):
 class Sinkhorn(Attention):
     """Attention of block i to its own keys and to ``sum_j P_ij K_j`` (arXiv 2002.11296, section 3).
 
-    ``P [blocks, blocks]`` is near a permutation: ``exp(mean(Q_i) mean(K_j) / (tau sqrt(width)))``
-    with rows and then columns scaled to sums of 1, ``iterations`` times. The means are over the
-    tokens of a block, before RoPE; so the net that sorts has no weights of its own and no fixed
-    number of blocks. A last block that is not full is filled up with zeros, which its own queries
-    do not see. Each head has its own order.
+    ``P [blocks, blocks]`` approximates a permutation: ``exp(mean(Q_i) mean(K_j) / (tau
+    sqrt(width)))`` with rows, then columns, scaled to sum to 1, ``iterations`` times. Means are
+    over a block's tokens, before RoPE; so the sorting net has no weights of its own and no fixed
+    number of blocks. A partial last block is padded with zeros, which its own queries do not see.
+    Each head has its own order.
 
-    It is not causal: columns are normalised over all rows, so later blocks change the weights of
-    earlier ones; and over earlier blocks alone P would be strictly triangular, and have no such
-    sums. Per token, b tokens a block, n in all: (4 b + 2 n / b + n / b^2) d products.
+    Not causal: columns are normalised over all rows, so later blocks change earlier weights; and
+    over earlier blocks alone P would be strictly triangular, without such sums. Per token, b tokens
+    a block, n in all: (4 b + 2 n / b + n / b^2) d products.
 
     - ``tau``: temperature; P tends to a permutation as it falls to zero.
     """
@@ -273,22 +271,22 @@ def sinkhorn_normalise(logits: Tensor, iterations: int) -> Tensor:
 class Reformer(TokenMixer):
     """Attention among tokens of like hash, queries and keys shared (arXiv 2001.04451, section 2).
 
-    ``q = QK n``, turned by its position, ``k = q / |q|``; the hash of q is ``argmax [q R; -q R]``.
-    Tokens are sorted by hash and cut into chunks; each sees its own chunk and the one before (for
-    the first, the last), itself only if there is no other; ``rounds`` such results are weighted by
-    their sums of exponentials. R is drawn with the initial weights and stays, as does the number of
-    buckets. A key seen in several rounds counts as often; the paper divides by that number.
+    ``q = QK n``, rotated by position, ``k = q / |q|``; the hash of q is ``argmax [q R; -q R]``.
+    Tokens are sorted by hash and cut into chunks; each sees its own chunk and the one before (the
+    first sees the last), itself only if there is no other; ``rounds`` such results are weighted by
+    their sums of exponentials. R is drawn with the initial weights and fixed, like the number of
+    buckets. A key seen in several rounds counts each time; the paper divides by that number.
 
-    Not causal by default: a later token moves the borders of the chunks, so even under the paper's
-    causal mask an earlier one depends on it, and no decoder can follow. The causal form here sees,
-    in each round, the newest ``2 bucket`` tokens of the own hash. It is computed under a mask, with
-    all products of the queries and keys at hand.
+    Not causal by default: later tokens move chunk borders, so even under the paper's causal mask
+    earlier ones depend on them, and no decoder can follow. The causal form sees, in each round, the
+    newest ``2 bucket`` tokens of its own hash, computed under a mask from all products of the
+    available queries and keys.
 
     Per token after n, c the bucket, r rounds: 3 d^2 MACs, r (buckets / 2 + 4 c) d products, fewer
     where a hash has fewer tokens; causal n (2 d + heads r) words of state: keys, values, hashes.
 
-    - ``bucket``: tokens of a chunk.
-    - ``buckets``: values of the hash; even.
+    - ``bucket``: tokens per chunk.
+    - ``buckets``: hash values; even.
     - ``rounds``: hashes whose results are merged.
     """
 

@@ -8,8 +8,8 @@ import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sterna.hw.emit.tools import copy_memories
 from sterna.hw.testbench.job import Job, Phase, PhaseResult, SimulationError
+from sterna.hw.tools.process import copy_memories
 from sterna.sim.bench.cpp_build import build_library, load_library
 from sterna.sim.bench.waves import check_waves
 

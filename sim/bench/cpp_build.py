@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.emit.tools import run_tool, verilator_environment
 from sterna.hw.testbench.job import SimulationError
+from sterna.hw.tools.process import run_tool, verilator_environment
 from sterna.sim.bench.runner import (
     COMPILERS,
     PARALLEL,

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from sterna.hw.emit.tools import MissingToolError, copy_memories, run_tool, verilator_environment
 from sterna.hw.testbench.job import Job, PhaseResult, SimulationError, read_results
+from sterna.hw.tools.process import MissingToolError, copy_memories, run_tool, verilator_environment
 from sterna.model.cache import cache_key, user_cache
 from sterna.model.cpp_library import compiler_key
 from sterna.model.files import write_atomically

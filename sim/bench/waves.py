@@ -12,7 +12,7 @@ from typing import Any
 
 from vcd.gtkw import GTKWSave
 
-from sterna.hw.emit.tools import FST_HEADERS, MissingToolError, has_header
+from sterna.hw.tools.process import FST_HEADERS, MissingToolError, has_header
 from sterna.model.files import check_writable, write_atomically
 from sterna.sim.bench.runner import Simulator
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from sterna.hw.emit.payloads import UnitPorts
-from sterna.hw.emit.tools import copy_memories
 from sterna.hw.testbench.job import SimulationError
+from sterna.hw.tools.process import copy_memories
 from sterna.model.checks import one_of, whole_number
 from sterna.sim.bench.runner import (
     PRECOMPILED,

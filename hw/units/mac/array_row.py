@@ -16,7 +16,7 @@ class Accumulator(wiring.Component):
     """The sum of a row, gathered beat by beat, from the number of its -1 weights on.
 
     It cannot overflow: :attr:`~sterna.hw.units.mac.mac_params.MacParams.sum_bits` gives the
-    bound, ``benchmarks/prove.py`` has it proven. It takes one LUT for each bit, which also chooses
+    bound, ``verify/prove.py`` has it proven. It takes one LUT for each bit, which also chooses
     between the start value and the sum so far.
     """
 

@@ -1,6 +1,6 @@
 """Change one bit of the netlist of a unit, many times, and see that its bench notices.
 
-    python benchmarks/mutate.py [--only TEXT] [--mutants 200] [--seed 1]
+    python verify/mutate.py [--only TEXT] [--mutants 200] [--seed 1]
 
 Yosys lists mutants, each an input of a cell that is inverted or constant, and puts all of them into
 one netlist, where a port chooses. The bench is the test of the emitted folder, for each mutant in
@@ -24,7 +24,7 @@ from mutated_units import UNITS
 
 from sterna.cli.terminal.tables import Table
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.emit.tools import YosysError, run_yosys
+from sterna.hw.tools.process import YosysError, run_yosys
 from sterna.sim.testing.run import run_cocotb
 
 _SELECT, _BITS = "mutant", 12

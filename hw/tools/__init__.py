@@ -1,0 +1,1 @@
+"""External tools: how they are found, run and ended."""

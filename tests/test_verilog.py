@@ -20,11 +20,11 @@ from pairwise import pairwise
 from sterna.hw import catalog
 from sterna.hw.catalog import emit_verilog, model_component
 from sterna.hw.core.product.core_product import CORE
-from sterna.hw.tools import process as tools
 from sterna.hw.emit.documents import waiver_text
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.report import cell_counts
 from sterna.hw.layers.network_product import NETWORK
+from sterna.hw.tools import process as tools
 from sterna.hw.tools.process import (
     MissingToolError,
     YosysError,

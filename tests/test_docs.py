@@ -30,7 +30,8 @@ def public_names(module: str) -> list[str]:
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"),
-                *(ROOT / "docs" / "api").glob("*.md"), *(ROOT / "examples").glob("*.md")])
+                *(ROOT / "docs" / "api").glob("*.md"), *(ROOT / "examples").glob("*.md"),
+                *(ROOT / "benchmarks").glob("*.md")])
 SITE = ROOT / "docs" / "site"
 API_PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 MODULES = [name for page in API_PAGES
@@ -167,6 +168,16 @@ def test_command_lines_are_accepted_by_the_command_line(page: Path) -> None:
             except Exception as error:
                 reason = getattr(error, "format_message", error.__str__)()
                 pytest.fail(f"{page.name}: {shlex.join(words)}: {reason}")
+
+
+def test_every_benchmark_is_listed_with_the_page_that_names_it() -> None:
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| `(\w+\.py)` \|.*\]\(\.\./(docs/[\w-]+\.md)\) \|$", text, re.M))
+    for script, page in listed.items():
+        assert f"benchmarks/{script}" in (ROOT / page).read_text(encoding="utf-8"), script
+    parts = re.findall(r"`(\w+\.py)`", text.partition("Parts of these")[2])
+    assert {*listed, *parts} == {path.name for path in (ROOT / "benchmarks").glob("*.py")}
+
 
 
 def test_architecture_names_every_folder_of_the_code_in_one_row() -> None:

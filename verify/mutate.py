@@ -70,7 +70,7 @@ async def every_mutant(dut):
             assert ends == cycles, "other results would come later, or earlier"
             missed.append(mutant)
         # It may say too much for ever, or something undefined.
-        except (AssertionError, SimTimeoutError, ValueError):
+        except (AssertionError, SimTimeoutError, TimeoutError, ValueError):
             assert mutant, "the unit itself fails its bench"
         if not mutant:
             patience = 2 * (get_sim_time("ns") - begin)

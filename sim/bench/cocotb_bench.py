@@ -15,7 +15,13 @@ import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import RisingEdge
 
-from sterna.hw.emit.selftest.ends import StreamDriver, StreamSink
+from sterna.hw.emit.selftest.ends import (
+    StreamDriver,
+    StreamSink,
+    exchange,
+    nothing_more,
+    reset,
+)
 from sterna.hw.testbench.job import Job, MonitoredBits, Pause, Phase, PhaseResult, write_results
 
 __all__ = ["PortMonitor", "run_job"]
@@ -63,28 +69,13 @@ async def run_job(dut: Any) -> None:
     rng = random.Random(job.seed)
     Clock(dut.clk, 10, unit="ns").start()
     results = []
-    for name in job.levels:
-        getattr(dut, name).value = 0
-    await _reset(dut, job)
+    edge = RisingEdge(dut.clk)
+    await reset(dut, edge, job.inputs, job.outputs, dict.fromkeys(job.levels, 0))
     for phase in job.phases:
         if phase.reset:
-            await _reset(dut, job)
+            await reset(dut, edge, job.inputs, job.outputs, {})
         results.append(await _run_phase(dut, job, phase, rng))
     write_results(Path(os.environ["STERNA_RESULTS"]), results)
-
-
-async def _reset(dut: Any, job: Job) -> None:
-    edge = RisingEdge(dut.clk)
-    for name in job.inputs:
-        getattr(dut, f"{name}__valid").value = 0
-        getattr(dut, f"{name}__payload").value = 0
-    for name in job.outputs:
-        getattr(dut, f"{name}__ready").value = 0
-    dut.rst.value = 1
-    await edge
-    await edge
-    dut.rst.value = 0
-    await edge
 
 
 async def _run_phase(dut: Any, job: Job, phase: Phase, rng: random.Random) -> PhaseResult:
@@ -99,56 +90,26 @@ async def _run_phase(dut: Any, job: Job, phase: Phase, rng: random.Random) -> Ph
     drivers = [StreamDriver(dut, name, phase.inputs.get(name, []), pause_of(name), rng)
                for name in job.inputs]
     sinks = [StreamSink(dut, name, pause_of(name), rng, phase.name) for name in job.outputs]
-    ends: list[StreamDriver | StreamSink] = [*drivers, *sinks]
     monitors = [PortMonitor(dut, port, [bits for bits in job.monitored if bits.port == port])
                 for port in sorted({bits.port for bits in job.monitored})]
     wanted = {name: phase.outputs.get(name, 0) for name in job.outputs}
     # A phase that expects nothing: what comes out is not looked at.
     cut = not any(wanted.values())
     left = phase.cut_after if cut else 0
-    cycles = idle = 0
 
     def watch(cycle: int) -> None:
         for monitor in monitors:
             monitor.sample(cycle)
 
-    def refuse_more(sink: StreamSink) -> None:
-        raise AssertionError(f"{phase.name}: more came out of {sink.name} than the "
-                             f"{wanted[sink.name]} words expected")
+    def ends(cycle: int, done: bool) -> bool:
+        nonlocal left
+        left -= done
+        return done and left < 0
 
-    while True:
-        if all(driver.done for driver in drivers) and all(
-                len(sink.words) >= wanted[sink.name] for sink in sinks):
-            if not left:
-                break
-            left -= 1
-        for end in ends:
-            end.drive()
-        await edge
-        watch(cycles)
-        moved = [driver.sample() for driver in drivers]
-        for sink in sinks:
-            moved.append(sink.sample(cycles))
-            if not cut and len(sink.words) > wanted[sink.name]:
-                refuse_more(sink)
-        idle = 0 if any(moved) else idle + 1
-        cycles += 1
-        if idle > job.patience:
-            passed = ", ".join([
-                *(f"{driver.sent} of {len(driver.words)} {driver.name} sent" for driver in drivers),
-                *(f"{len(sink.words)} of {wanted[sink.name]} {sink.name} received"
-                  for sink in sinks)])
-            raise TimeoutError(f"{phase.name}: no transfer for {job.patience} cycles with {passed}")
-    for driver in drivers:
-        driver.stop()
-    for sink in sinks:
-        sink.open()
-    for cycle in range(cycles, cycles if cut else cycles + phase.drain):
-        await edge
-        watch(cycle)
-        for sink in sinks:
-            if sink.offered():
-                refuse_more(sink)
+    cycles = await exchange(edge, drivers, sinks, wanted, phase.name, job.patience, ends=ends,
+                            is_bounded=not cut, watch=watch)
+    if not cut:
+        await nothing_more(edge, sinks, wanted, range(cycles, cycles + phase.drain), watch)
     for sink in sinks:
         sink.close()
     return PhaseResult(

@@ -37,19 +37,9 @@ async def start(dut: Any, *, levels: Mapping[str, int] | None = None, period_ns:
     ports, levels = Folder.current().ports, levels or {}
     for name in levels:
         _one_of("plain input port", name, ports.levels)
-    for stream in ports.inputs:
-        getattr(dut, f"{stream}__valid").value = 0
-        getattr(dut, f"{stream}__payload").value = 0
-    for stream in ports.outputs:
-        getattr(dut, f"{stream}__ready").value = 0
-    for name in ports.levels:
-        getattr(dut, name).value = levels.get(name, 0)
-    dut.rst.value = 1
     Clock(dut.clk, period_ns, unit="ns").start()
-    for _ in range(2):
-        await RisingEdge(dut.clk)
-    dut.rst.value = 0
-    await RisingEdge(dut.clk)
+    await ends.reset(dut, RisingEdge(dut.clk), ports.inputs, ports.outputs,
+                     {name: levels.get(name, 0) for name in ports.levels})
 
 
 class _End:

@@ -1,4 +1,4 @@
-"""The ends of a stream in a bench: a driver offers words to it, a sink takes them.
+"""A bench in cocotb: drivers offer words to streams, sinks take them; :func:`exchange` runs both.
 
 ``drive`` comes before a rising edge, ``sample`` after it. After an edge, reads give the
 values from just before it and writes take effect just after it, in Verilator and Icarus
@@ -9,10 +9,11 @@ when its value changes: that is what a simulated cycle costs most.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Pause", "StreamDriver", "StreamSink"]
+__all__ = ["Pause", "StreamDriver", "StreamSink", "exchange", "nothing_more", "reset"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +151,86 @@ class StreamSink:
     def close(self) -> None:
         """Take nothing more."""
         self._ready.set(False)
+
+    def refuse(self, wanted: int) -> None:
+        """Raise AssertionError: there are more words than ``wanted``."""
+        raise AssertionError(
+            f"{self._phase}: more came out of {self.name} than the {wanted} words expected")
+
+
+async def reset(
+    dut: Any, edge: Any, inputs: Iterable[str], outputs: Iterable[str],
+    levels: Mapping[str, int], *, cycles: int = 2,
+) -> None:
+    """Reset a unit, nothing being offered or taken; ``levels`` are its plain input ports.
+
+    ``edge`` is the rising edge of its clock, here and below.
+    """
+    for name in inputs:
+        getattr(dut, f"{name}__valid").value = 0
+        getattr(dut, f"{name}__payload").value = 0
+    for name in outputs:
+        getattr(dut, f"{name}__ready").value = 0
+    for name, level in levels.items():
+        getattr(dut, name).value = level
+    dut.rst.value = 1
+    for _ in range(cycles):
+        await edge
+    dut.rst.value = 0
+    await edge
+
+
+def _ignore(cycle: int) -> None:
+    """Look at nothing."""
+
+
+async def exchange(
+    edge: Any, drivers: list[StreamDriver], sinks: list[StreamSink], wanted: Mapping[str, int],
+    phase: str, patience: int, *, ends: Callable[[int, bool], bool] = lambda cycle, done: done,
+    is_bounded: bool = True, watch: Callable[[int], None] = _ignore,
+) -> int:
+    """Move words until ``ends(cycle, whether all have passed)``; return the cycles.
+
+    ``watch`` is called with each cycle. Raises AssertionError if ``is_bounded`` and a sink gets
+    more words than ``wanted``, TimeoutError if no word moves in ``patience`` cycles. Drivers then
+    offer nothing, and sinks are ready.
+    """
+    both: list[StreamDriver | StreamSink] = [*drivers, *sinks]
+    cycle = idle = 0
+    while not ends(cycle, all(driver.done for driver in drivers)
+                   and all(len(sink.words) >= wanted[sink.name] for sink in sinks)):
+        for end in both:
+            end.drive()
+        await edge
+        watch(cycle)
+        moved = [driver.sample() for driver in drivers] + [sink.sample(cycle) for sink in sinks]
+        if is_bounded:
+            for sink in sinks:
+                if len(sink.words) > wanted[sink.name]:
+                    sink.refuse(wanted[sink.name])
+        idle = 0 if any(moved) else idle + 1
+        cycle += 1
+        if idle > patience:
+            passed = ", ".join([
+                *(f"{driver.sent} of {len(driver.words)} {driver.name} sent" for driver in drivers),
+                *(f"{len(sink.words)} of {wanted[sink.name]} {sink.name} received"
+                  for sink in sinks)])
+            raise TimeoutError(f"{phase}: no transfer for {patience} cycles with {passed}")
+    for driver in drivers:
+        driver.stop()
+    for sink in sinks:
+        sink.open()
+    return cycle
+
+
+async def nothing_more(
+    edge: Any, sinks: list[StreamSink], wanted: Mapping[str, int], cycles: range,
+    watch: Callable[[int], None] = _ignore,
+) -> None:
+    """Raise AssertionError if anything comes out in these cycles after an exchange."""
+    for cycle in cycles:
+        await edge
+        watch(cycle)
+        for sink in sinks:
+            if sink.offered():
+                sink.refuse(wanted[sink.name])

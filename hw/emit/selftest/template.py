@@ -12,6 +12,7 @@ import os
 import random
 import shutil
 import sys
+from collections.abc import Callable, Iterable, Mapping  # noqa: F401  in what is put in below
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,14 @@ except ImportError as error:
     sys.exit(f"the test of this folder needs cocotb 2 ({error}): pip install cocotb, or give the "
              f"Python that has it: make PYTHON=...")
 
-from sterna.hw.emit.selftest.ends import Pause, StreamDriver, StreamSink
+from sterna.hw.emit.selftest.ends import (
+    Pause,
+    StreamDriver,
+    StreamSink,
+    exchange,
+    nothing_more,
+    reset,
+)
 
 FOLDER = Path(__file__).resolve().parent
 BUILD = FOLDER / "sim_build"
@@ -66,7 +74,6 @@ async def run_phase(
     """Run a phase, first cut short by resets; return how many words were compared."""
     compared = 0
     for cut in (*CUTS, None):
-        await _reset(dut, unit, phase)
         got = await _exchange(dut, unit, phase, patience, pause, rng, cut)
         compared += sum(_compare(unit, phase, stream, got, is_cut=cut is not None)
                         for stream in phase["outputs"])
@@ -87,56 +94,25 @@ def _levels(unit: dict[str, Any]) -> list[str]:
             and port["name"] not in {*of_streams, "clk", "rst"}]
 
 
-async def _reset(dut: Any, unit: dict[str, Any], phase: dict[str, Any]) -> None:
-    for stream in _streams(unit, "input"):
-        getattr(dut, f"{stream}__valid").value = 0
-        getattr(dut, f"{stream}__payload").value = 0
-    for stream in _streams(unit, "output"):
-        getattr(dut, f"{stream}__ready").value = 0
-    for name in _levels(unit):
-        getattr(dut, name).value = phase["levels"].get(name, 0)
-    dut.rst.value = 1
-    await RisingEdge(dut.clk)       # one cycle is enough
-    dut.rst.value = 0
-    await RisingEdge(dut.clk)
-
-
 async def _exchange(
     dut: Any, unit: dict[str, Any], phase: dict[str, Any], patience: int, pause: Pause | None,
     rng: random.Random, cut: int | None = None,
 ) -> dict[str, list[int]]:
-    """Send the words and take what comes, for ``cut`` cycles or to the end; return it by output
-    stream."""
+    """After a reset send the words and take what comes, for ``cut`` cycles or to the end; return
+    it by output stream."""
+    edge, inputs, outputs = RisingEdge(dut.clk), _streams(unit, "input"), _streams(unit, "output")
+    await reset(dut, edge, inputs, outputs, {
+        name: phase["levels"].get(name, 0) for name in _levels(unit)}, cycles=1)
     drivers = [StreamDriver(dut, stream, _words(phase["inputs"].get(stream, [])), pause, rng)
-               for stream in _streams(unit, "input")]
+               for stream in inputs]
     sinks = [StreamSink(dut, stream, pause, rng, phase["name"], shy=pause is not None)
-             for stream in _streams(unit, "output")]
+             for stream in outputs]
     wanted = {sink.name: sum(len(words) for key, words in phase["outputs"].items()
                              if key.partition("[")[0] == sink.name) for sink in sinks}
-    cycle = idle = 0
-    while not (all(driver.done for driver in drivers)
-               and all(len(sink.words) >= wanted[sink.name] for sink in sinks)):
-        for end in (*drivers, *sinks):
-            end.drive()
-        await RisingEdge(dut.clk)
-        moved = [driver.sample() for driver in drivers] + [sink.sample(cycle) for sink in sinks]
-        cycle, idle = cycle + 1, 0 if any(moved) else idle + 1
-        passed = {end.name: end.sent for end in drivers} | {
-            end.name: len(end.words) for end in sinks}
-        assert idle <= patience, (
-            f"{phase['name']}: no transfer for {patience} cycles, after so many words: {passed}")
-        if cycle == cut:
-            return {sink.name: sink.words for sink in sinks}
-    for driver in drivers:
-        driver.stop()
-    for sink in sinks:
-        sink.open()
-    for _ in range(DRAIN):
-        await RisingEdge(dut.clk)
-        for sink in sinks:
-            more = sink.offered() or len(sink.words) > wanted[sink.name]
-            assert not more, (
-                f"{phase['name']}: more came out of {sink.name} than {wanted[sink.name]} words")
+    await exchange(edge, drivers, sinks, wanted, phase["name"], patience,
+                   ends=lambda cycle, done: done or cycle == cut)
+    if cut is None:
+        await nothing_more(edge, sinks, wanted, range(DRAIN))
     return {sink.name: sink.words for sink in sinks}
 
 

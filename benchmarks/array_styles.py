@@ -1,11 +1,10 @@
-"""Size of the ternary array in every style, beside two that a synthesis tool is left to map.
+"""Size of the ternary array in every style, beside two left to the synthesis tool to map.
 
     python benchmarks/array_styles.py [--rows 8] [--cols 48] [--max-columns 384]
 
-Counts look-up tables for one product per cycle, accumulators and control included: on ECP5
-and iCE40 what nextpnr counts, on Xilinx 7 series what Yosys does. Counts are exact and the
-same in every run. 8 rows of 48 columns take some ten minutes. ``sterna synth --unit mac --pnr``
-tells the clock of an array.
+Counts look-up tables for one product per cycle, accumulators and control included: by nextpnr on
+ECP5 and iCE40, by Yosys on Xilinx 7 series. Counts are exact and reproducible. 8 rows of 48
+columns take some ten minutes. ``sterna synth --unit mac --pnr`` reports the clock of an array.
 """
 
 from __future__ import annotations
@@ -47,17 +46,17 @@ MODULE = "array"
 
 @dataclass(frozen=True, slots=True)
 class ArrayArea:
-    """What an array takes.
+    """Resources of an array.
 
     Parameters
     ----------
     macs
         Products added up per cycle.
     luts
-        Look-up tables with those that carries are made of: what nextpnr counts for ECP5
-        (TRELLIS_COMB) and iCE40 (logic cells), the sum of Yosys's cells for the 7 series.
+        Look-up tables, carries included: nextpnr's count for ECP5 (TRELLIS_COMB) and iCE40
+        (logic cells), the sum of Yosys's cells for the 7 series.
     mapped_luts
-        The same of Yosys's cells: without what nextpnr adds, and on iCE40 without logic
+        The same in Yosys's cells: without nextpnr's additions, and on iCE40 without logic
         cells that hold a flip-flop only.
     flip_flops, multipliers
         Flip-flops and multiplier blocks.
@@ -94,15 +93,15 @@ def array_area(
 
 
 class PlainArray(wiring.Component):
-    """An array as one would write it first, with the ports of the ternary array.
+    """A straightforward array with the ports of the ternary array.
 
     Parameters
     ----------
     params
         Geometry.
     has_tree
-        Whether a weight chooses between x, -x and 0, and a tree with a register after each
-        adder sums up; otherwise ``acc + w * x``, summed up within a cycle.
+        Whether a weight selects x, -x or 0, and a tree with a register after each adder sums up;
+        otherwise ``acc + w * x``, summed up within a cycle.
     """
 
     def __init__(self, params: MacParams, *, has_tree: bool) -> None:
@@ -152,7 +151,7 @@ class PlainArray(wiring.Component):
 
 
 def measure(family: str, rows: int, cols: int, max_columns: int) -> dict[str, ArrayArea]:
-    """Return what each array takes of a family, by name."""
+    """Return the resources of each array in a family, by name."""
     target = TARGETS[FAMILIES[family]]
     params = MacParams(rows, cols, max_columns)
     arrays: dict[str, wiring.Component] = {
@@ -165,7 +164,7 @@ def measure(family: str, rows: int, cols: int, max_columns: int) -> dict[str, Ar
     for name, array in arrays.items():
         print(f"{family}: {name} ...", file=sys.stderr, flush=True)
         ours = name not in (NAIVE, MUX_TREE)
-        # Multiplier blocks are left to ours, which do not want any.
+        # Multiplier blocks are allowed for ours, which use none.
         areas[name] = array_area(array, rows * cols, target, multipliers=ours)
         if ours and areas[name].multipliers:
             sys.exit(f"{family}: {name} takes {areas[name].multipliers} multiplier blocks")

@@ -2,9 +2,9 @@
 
     OMP_NUM_THREADS=1 python benchmarks/attention.py -o docs/mixers
 
-The experiment of the works on linear attention: one layer, random inputs, and how many times as
-fast it is as softmax attention, which depends on which softmax attention: both are timed. All
-contestants of a length are called in turn, so that noise hits all alike; ratios are of medians.
+The usual experiment on linear attention: one layer, random inputs, and the speedup over softmax
+attention, which depends on its implementation: two are timed. All contestants of a length are
+called in turn, so that noise hits all alike; ratios are of medians.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ D, HEADS = 64, 4
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 6000)
 LEAST_RUNS = 3
 MEMORY = 10e9
-"""Bytes that the matrices of materialised attention may take: longer sequences have a smaller
-batch."""
+"""Limit in bytes of the matrices of materialised attention: longer sequences have a smaller batch.
+"""
 
 
 def materialised(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Softmax attention as its formula is written: ``[batch, heads, time, width]`` all."""
+    """Softmax attention directly from its formula: ``[batch, heads, time, width]`` all."""
     return (q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2)).softmax(-1) @ v
 
 
@@ -65,9 +65,9 @@ CORES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "linear causal": linear_causal,
     "mlgru": mlgru,
 }
-"""What lies between the projections. ``softmax`` writes its matrix to memory, ``softmax fused`` is
-torch's ``scaled_dot_product_attention``, the features of ``linear`` are elu + 1; ``mlgru``, of
-gates, recurrence and output gate, is causal."""
+"""The mixing between the projections. ``softmax`` writes its matrix to memory, ``softmax fused`` is
+torch's ``scaled_dot_product_attention``, the features of ``linear`` are elu + 1; ``mlgru`` (gates,
+recurrence and output gate) is causal."""
 MIXERS = {
     "softmax": lambda init: Materialised(init, heads=HEADS, causal=False, rope=False),
     "softmax fused": lambda init: Attention(init, heads=HEADS, causal=False, rope=False),
@@ -76,13 +76,13 @@ MIXERS = {
     "linear causal": lambda init: LinearAttention(init, heads=HEADS, rope=False),
     "mlgru": MLGRU,
 }
-"""The same with projections, without positions, which not all of them have."""
+"""The same with projections, without positions, which not all support."""
 
 
 def contestant(
     name: str, part: str, length: int, batch: int, backward: bool,
 ) -> Callable[[], object]:
-    """A call that mixes random tokens once, or with ``backward`` computes all gradients, too."""
+    """A call that mixes random tokens once, and with ``backward`` also computes all gradients."""
     generator = torch.Generator().manual_seed(0)
     if part == "core":
         shape = ((length, batch, D) if name == "mlgru" else (batch, HEADS, length, D // HEADS))
@@ -111,8 +111,8 @@ def contestant(
 def timed(
     calls: dict[str, Callable[[], object]], runs: int, seconds: float,
 ) -> dict[str, list[float]]:
-    """CPU seconds of every call, one of each in turn. Each is called once before; one that has
-    taken ``seconds`` and :data:`LEAST_RUNS` runs sits out the rest."""
+    """CPU seconds of every call, one of each in turn, after a warm-up call each; one that has taken
+    ``seconds`` and :data:`LEAST_RUNS` runs skips the rest."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
@@ -126,8 +126,8 @@ def timed(
 
 
 def keep_memory() -> None:
-    """Let glibc keep freed memory for the next tensors, as torch does on CUDA: to map it anew takes
-    longer than the arithmetic of a large matrix, and materialised attention would pay for that."""
+    """Let glibc keep freed memory for the next tensors, as torch does on CUDA: remapping takes
+    longer than the arithmetic of a large matrix, which would penalise materialised attention."""
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL("libc.so.6")
         library.mallopt(-4, 0)      # M_MMAP_MAX
@@ -135,7 +135,7 @@ def keep_memory() -> None:
 
 
 def plot(cells: list[dict[str, object]]) -> str:
-    """Milliseconds of a sequence by its length, both axes logarithmic, as an SVG file."""
+    """Milliseconds per sequence by length, both axes logarithmic, as an SVG file."""
     colours = dict(zip(CORES, (3, 1, 1, 0, 0, 2), strict=True))
     with drawing(9, 5) as figure:
         axes = figure.add_subplot()

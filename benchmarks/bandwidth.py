@@ -1,8 +1,8 @@
-"""Tokens a second of a model of 370 million parameters, its weights in four channels of DDR4.
+"""Tokens per second of a model of 370 million parameters with weights in four channels of DDR4.
 
-By the exact cycle model of the core, with a memory that gives a word of the port every cycle
-after a latency; an estimate, since no such core was built. ``--clock`` and ``--port-bits`` are
-the bandwidth: 250 MHz and 2,048 bits are 64 GB/s, what four channels of DDR4-2400 give at 83 %.
+By the exact cycle model of the core, with a memory that delivers a port word every cycle after a
+latency; an estimate, since no such core was built. ``--clock`` and ``--port-bits`` set the
+bandwidth: 250 MHz and 2,048 bits are 64 GB/s, as of four channels of DDR4-2400 at 83 %.
 ``--area`` has Yosys map one of the clusters, its weights' ring and activations included, to Xilinx
 7 series, in some minutes.
 """
@@ -32,7 +32,7 @@ TOKENS = 3
 
 
 def cluster_area(params: CoreParams) -> Area:
-    """The area of a cluster that comes after another one."""
+    """The area of a cluster that follows another one."""
     cluster = Cluster(ProgramImage(params, [], [], [0]), 1)
     tools = CachedTools(target_named("xc7"), user_cache("synthesis"), lambda text, step: None)
     return tools.map(verilog_files(cluster, "cluster"), "cluster").synthesis.area

@@ -1,4 +1,4 @@
-"""Whether MLGRU gains by a short convolution of each channel in front of it.
+"""Whether MLGRU benefits from a short convolution of each channel in front of it.
 
     sterna mixers --task text --budget 4 --lr 0.01 -o runs/conv \
         --mixer mlgru --mixer 'benchmarks/conv_mlgru.py:ConvMLGRU(weights=power)'
@@ -22,10 +22,10 @@ class ConvMLGRU(TokenMixer):
     Parameters
     ----------
     taps
-        At first the newest is 1 and all others 0.
+        Kernel length; initially the newest tap is 1 and all others 0.
     weights
-        Of the kernel: ``float``, ``power`` of two, or ``ternary``; rounded in the forward pass,
-        with the gradient passed straight through.
+        Kind of kernel weights: ``float``, ``power`` of two, or ``ternary``; rounded in the forward
+        pass, with a straight-through gradient.
     """
 
     def __init__(self, init: MixerInit, *, taps: int = 4, weights: str = "float") -> None:
@@ -50,11 +50,11 @@ class ConvMLGRU(TokenMixer):
         return *self.mlgru.initial_state(x), x.new_zeros(x.shape[-2], self.taps - 1, self.d)
 
     def state_words(self, length: int) -> int:
-        """d, and the last inputs."""
+        """d and the last inputs."""
         return self.taps * self.d
 
     def products(self, length: int) -> int:
-        """Of MLGRU, and a product of each tap."""
+        """Those of MLGRU, and one per tap and channel."""
         return self.mlgru.products(length) + self.taps * self.d
 
 

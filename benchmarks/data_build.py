@@ -4,10 +4,10 @@
 
 Writes a synthetic text (words by Zipf's law, lines of twelve, from a seed) to a temporary folder,
 builds it with ``sterna data build`` as bytes, and as byte pairs with each number of processes,
-reads windows from all over it, and trains ``tiny`` on it for a few steps. Every part is a process
-of its own, whose peak of resident memory the system tells; where several encode, it is that of
-the largest. What is read is also told as memory of the process itself and pages of
-mapped files, which the system takes back when it needs them.
+reads windows from all over it, and trains ``tiny`` on it for a few steps. Every part runs in a
+separate process, measured by its peak resident memory; with several encoders, that of the
+largest. For reading it is also split into memory of the process itself and pages of mapped
+files, which the system reclaims when needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VOCAB, _STEPS = 1024, 20
 
 
 def write_text(path: Path, size: int, seed: int = 0) -> None:
-    """Write ``size`` bytes of text, or a line more."""
+    """Write ``size`` bytes of text, or up to a line more."""
     rng = np.random.default_rng(seed)
     letters = np.array(list("etaoinshrdlucmfwygpbvkxqjz"))
     chances = 1.0 / np.arange(1, 27)
@@ -109,8 +109,8 @@ def show(part: str, wall: float, cpu: float, speed: str, peak: float) -> None:
 
 
 def part(name: str, path: Path, size: int) -> None:
-    """Run a part in a process of its own: the peak of one that is started begins at the memory
-    of the one that starts it, which is to stay small."""
+    """Run a part in a separate process: its peak memory starts at that of its parent, which must
+    stay small."""
     subprocess.run([sys.executable, __file__, name, str(path), str(size)], check=True)
 
 
@@ -128,13 +128,13 @@ def read_windows(data: Path, windows: int, tokens: int = 129) -> None:
 
 
 def memory() -> dict[str, float]:
-    """MB of this process that are resident: its own, and of files."""
+    """Resident MB of this process: anonymous, and of files."""
     status = Path("/proc/self/status").read_text()
     return {kind: int(size) / 1024 for kind, size in re.findall(r"Rss(\w+):\s+(\d+)", status)}
 
 
 def train(folder: Path, *text: object) -> tuple[float, float, str, float]:
-    """A row of training; how fast that is depends on the model, so no speed is told."""
+    """A row of training, without a speed, as that depends on the model."""
     wall, cpu, peak = sterna(
         "train", "--config", "tiny", *text, "--steps", _STEPS, "-o", folder, "--threads", 1)
     return wall, cpu, "", peak

@@ -7,9 +7,9 @@ Writes NAME.json, NAME.md and NAME.svg after each size, and prints the tables; t
 takes some ten minutes. Absolute times depend on the machine; ratios are taken within a round, one
 call of each contestant in turn, on one thread.
 
-What is not there is left out: PyTorch, a compiler for the library of operators, llama.cpp. For
-llama.cpp install ``llama-cpp-python`` beside Sterna, or elsewhere and name its ``llama_cpp/lib``
-with ``--ggml``. It is compiled when it is installed, for this processor:
+Missing contestants are left out: PyTorch, a compiler for the operator library, llama.cpp. For
+llama.cpp install ``llama-cpp-python`` beside Sterna, or elsewhere and pass its ``llama_cpp/lib``
+with ``--ggml``. The installation compiles it for this processor:
 
     CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_OPENMP=OFF" pip install llama-cpp-python==0.3.36
 """
@@ -59,7 +59,7 @@ def pair(text: str) -> tuple[int, int]:
 
 
 def read_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line; ``--quick`` changes what is not given."""
+    """Read the command line; ``--quick`` changes the defaults."""
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     add = parser.add_argument
@@ -75,7 +75,7 @@ def read_options(arguments: Sequence[str]) -> argparse.Namespace:
                                   "is not installed beside Sterna")
     add("--quick", action="store_true", help="small sizes and few rounds: under two minutes")
     add("--quiet", action="store_true", help="no progress")
-    # Processes that load each file, and the longest time of one measurement.
+    # Processes that load each file, and the time limit of one measurement.
     parser.set_defaults(probes=3, seconds=120.0)
     if parser.parse_known_args(arguments)[0].quick:
         parser.set_defaults(**QUICK)
@@ -90,7 +90,7 @@ def measure_model(
 ) -> Record:
     """Measure one size: files, then step and prefill of every contestant.
 
-    What a runtime cannot load or run is left out, and its reason kept.
+    Forms that a runtime cannot load or run are left out, with the reason kept.
     """
     config = ModelConfig(d=d, layers=LAYERS, dff=dff, vocab=VOCAB)
     say(f"d {d}, dff {dff}: a random model", options.quiet)
@@ -116,7 +116,7 @@ def measure_model(
                                for key in probes[0]}}
                     calls[name] = contestants.open_call(
                         name, length, path, ops, config, model.profile)
-                except Exception as error:  # onnxruntime's classes all come from Exception
+                except Exception as error:  # the base of all onnxruntime errors
                     reason = " ".join(str(error).replace(folder, "").split())
                     entry["failed"][f"{name}, {part}"] = reason[:300]
                     say(f"  left out: {error}", options.quiet)
@@ -141,7 +141,7 @@ def time_calls(
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """The command that was given, without the folders of absolute paths: they are of one machine.
+    """The given command, without the folders of absolute paths, which are machine-specific.
 
     >>> command_line(["--ggml", "/home/me/lib", "-o", "docs/edge"])
     'python benchmarks/edge.py --ggml lib -o docs/edge'

@@ -1,7 +1,7 @@
-"""What ``benchmarks/edge.py`` compares: every ONNX form, the library of operators, PyTorch.
+"""Contestants of ``benchmarks/edge.py``: every ONNX form, the operator library, PyTorch.
 
-Run as a program it loads one file and prints what that took, as JSON: a process of its own
-shows the memory of one contestant alone.
+Run as a program it loads one file and prints its costs as JSON: a separate process shows the memory
+of a single contestant.
 
     python benchmarks/edge_contestants.py NAME LENGTH FILE OPS CONFIG PROFILE
 """
@@ -43,12 +43,12 @@ Call = Callable[[], object]
 
 
 def missing(name: str) -> str | None:
-    """Why a contestant cannot run here, or None; the library is found or built elsewhere."""
+    """The reason why a contestant cannot run here, or None; the library is not checked here."""
     return "torch is not installed" if name == TORCH and find_spec("torch") is None else None
 
 
 def write_file(name: str, model: QuantizedModel, folder: Path) -> Path:
-    """Write the file of a contestant, unless it is there; ``exact + ops`` has that of exact."""
+    """Write the file of a contestant, unless it exists; ``exact + ops`` shares that of exact."""
     if name == TORCH:
         from edge_torch import write_dense
         path = folder / "dense.pt"
@@ -74,7 +74,7 @@ def open_call(
 ) -> Call:
     """Load a contestant on one thread; return a function that runs ``length`` tokens once.
 
-    A single one goes on from the state of the one before.
+    A single token continues from the state of the previous one.
     """
     if name == TORCH:
         return _open_torch(length, path, config, profile)
@@ -119,17 +119,17 @@ def _open_torch(
     return call
 
 
-# A process of its own ----------------------------------------------------------------
+# A separate process ------------------------------------------------------------------
 
 
 def probe(
     name: str, length: int, path: Path, ops: Path | None, model: QuantizedModel,
 ) -> dict[str, float]:
-    """Load the file of a contestant, made from ``model``, in a process of its own.
+    """Load the file of a contestant, made from ``model``, in a separate process.
 
-    Returns ``load_ms``, from the file to something that can be called; ``loaded_mib`` and
-    ``peak_mib``, growth of the resident memory after three calls, and at its highest; for a form of
-    Sterna's ``session_ms``, what ``sterna.export.Session`` takes, which tests what it loads.
+    Returns ``load_ms``, from the file to a callable; ``loaded_mib`` and ``peak_mib``, growth of the
+    resident memory after three calls, and at its peak; for a form of Sterna's ``session_ms``, the
+    time of ``sterna.export.Session``, which tests what it loads.
     """
     command = [sys.executable, __file__, name, str(length), str(path), str(ops or ""),
                json.dumps(model.config.to_json()), json.dumps(asdict(model.profile))]
@@ -141,7 +141,7 @@ def probe(
 
 
 def _resident_mib() -> tuple[float, float]:
-    """Resident memory now and at its highest; where Linux does not tell, the highest twice."""
+    """Current and peak resident memory; the peak twice if not on Linux."""
     try:
         status = dict(line.split(":", 1) for line in
                       Path("/proc/self/status").read_text().splitlines())
@@ -158,7 +158,7 @@ def _probe_here(arguments: list[str]) -> dict[str, float]:
     formats = NumericProfile.from_json(json.loads(profile))
     if name == TORCH:
         import edge_torch  # noqa: F401  (its import is no part of what is measured)
-    with suppress(OSError):  # Linux: the highest mark starts anew.
+    with suppress(OSError):  # Linux: reset the peak.
         Path("/proc/self/clear_refs").write_text("5")
     before, _ = _resident_mib()
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The float model as a dense float32 ONNX graph: what speeds are compared with."""
+"""The float model as a dense float32 ONNX graph: the baseline of speeds."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ class _Dense(FastGraph):
 
 
 def build_dense(model: QuantizedModel) -> onnx.ModelProto:
-    """Build the graph; inputs and outputs are those of the form ``fast``."""
+    """Build the graph, with inputs and outputs as in the form ``fast``."""
     return _Dense(model, one_token=False).assemble()

@@ -1,13 +1,13 @@
-// A float32 product out of Sterna's integer one: what surrounds it in benchmarks/edge_peers.py.
+// A float32 product around Sterna's integer one, for benchmarks/edge_peers.py.
 #include <cmath>
 #include <cstdint>
 
 // y [rows] = matrix times x [columns]; x is quantised to 8 bits by its absolute maximum. acts has
-// the columns and acc the rows, rounded up to 16; the filling of acts is zero.
+// the columns and acc the rows, rounded up to 16; the padding of acts is zero.
 extern "C" void product(void (*matmul)(const void*, const int8_t*, int64_t, int32_t*),
                         const void* matrix, const float* x, int8_t* acts, int32_t* acc, float* y,
                         int64_t columns, int64_t rows) {
-    // Maxima side by side, which a compiler makes vectors of.
+    // Parallel maxima, which the compiler can vectorise.
     float maxima[64] = {};
     int64_t i = 0;
     for (; i + 64 <= columns; i += 64) {

@@ -1,12 +1,11 @@
 """One matrix-vector product in onnxruntime, in llama.cpp and in Sterna's library.
 
-Every contestant takes a float32 vector, quantises it if it computes in integers, and
-multiplies it with the same ternary matrix. onnxruntime is called with its inputs and outputs
-bound, so that little of Python is timed. llama.cpp's product is a graph of one ``ggml_mul_mat``
-computed on one thread, which is what it runs for a projection, through its shared libraries.
-Sterna's library multiplies int8 activations and gives int32 sums: ``edge_native.cpp`` quantises
-the vector before it and scales the sums after it; it is compiled with g++, which made the
-library too.
+Every contestant takes a float32 vector, quantises it if it computes in integers, and multiplies it
+with the same ternary matrix. onnxruntime is called with bound inputs and outputs, so that little of
+Python is timed. llama.cpp's product is a graph of one ``ggml_mul_mat`` computed on one thread, as
+for a projection, through its shared libraries. Sterna's library multiplies int8 activations to
+int32 sums: ``edge_native.cpp`` quantises the vector before and scales the sums after it; both are
+compiled with g++.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class _PoolParams(ctypes.Structure):
 
 def find_ggml() -> Path | None:
     """The folder of the libraries that ``llama-cpp-python`` installs, or None."""
-    spec = find_spec("llama_cpp")  # Found, not imported: it needs more than its libraries.
+    spec = find_spec("llama_cpp")  # not imported: that needs more than its libraries
     if spec is None or spec.origin is None:
         return None
     folder = Path(spec.origin).parent / "lib"
@@ -77,7 +76,7 @@ def _library(folder: Path, name: str) -> ctypes.CDLL:
 
 
 class Ggml:
-    """The functions of ggml that a product needs, from libggml-base and libggml-cpu."""
+    """The functions of ggml needed for a product, from libggml-base and libggml-cpu."""
 
     def __init__(self, folder: Path) -> None:
         self.base, self.cpu = _library(folder, "ggml-base"), _library(folder, "ggml-cpu")
@@ -105,8 +104,8 @@ class Ggml:
 
 
 class GgmlProducts:
-    """``weight @ x`` of one matrix after the other, as a graph on ``threads``; ``kind`` is a key of
-    ``GGML_TYPES``, columns divide by 256."""
+    """``weight @ x`` for several matrices in turn, as a graph on ``threads``; ``kind`` is a key of
+    ``GGML_TYPES``, columns are a multiple of 256."""
 
     def __init__(
         self, ggml: Ggml, kind: str, weights: Sequence[np.ndarray], threads: int = 1,
@@ -139,7 +138,7 @@ class GgmlProducts:
             self.x.append(_floats(ggml.base.ggml_get_data(vector), columns))
             self.y.append(_floats(ggml.base.ggml_get_data(result), rows))
         pool = ggml.base.ggml_threadpool_params_default(threads)
-        pool.poll = 0       # between graphs threads sleep, so as not to disturb others
+        pool.poll = 0       # threads sleep between graphs, so as not to disturb others
         self._plan = ggml.cpu.ggml_graph_plan(
             self._graph, threads, ggml.cpu.ggml_threadpool_new(ctypes.byref(pool)))
         self._work = (c_uint8 * max(1, self._plan.work_size))()
@@ -154,7 +153,8 @@ class GgmlProducts:
 
 
 class GgmlProduct:
-    """``weight @ x`` on one thread; ``kind`` is a key of ``GGML_TYPES``, columns divide by 256."""
+    """``weight @ x`` on one thread; ``kind`` is a key of ``GGML_TYPES``, columns are a multiple of
+    256."""
 
     def __init__(self, ggml: Ggml, kind: str, weight: np.ndarray) -> None:
         self._product = GgmlProducts(ggml, kind, [weight])
@@ -176,7 +176,7 @@ FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shar
 
 
 class Native:
-    """The library that ``sterna build-ops`` made, and what surrounds its product."""
+    """The library built by ``sterna build-ops``, and the wrapper of its product."""
 
     def __init__(self, library: Path) -> None:
         self.library = library
@@ -230,7 +230,7 @@ GGML_KINDS = ("TQ2_0", "TQ1_0", "Q8_0")
 
 
 class Product(Protocol):
-    """A product that is ready to be computed."""
+    """A product ready to be computed."""
 
     weight_bytes: int
     x: np.ndarray
@@ -281,7 +281,7 @@ def float32(weight: np.ndarray) -> OnnxProduct:
 
 
 def int8(weight: np.ndarray) -> OnnxProduct:
-    """DynamicQuantizeLinear and MatMulInteger, which onnxruntime makes one operator of."""
+    """DynamicQuantizeLinear and MatMulInteger, which onnxruntime fuses."""
     rows, columns = weight.shape
     return OnnxProduct([
         ("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"], {}),
@@ -303,11 +303,11 @@ def two_bit(weight: np.ndarray) -> OnnxProduct:
 def products(
     columns: int, rows: int, *, ggml: Ggml | None, native: Native | None,
 ) -> tuple[dict[str, Product], dict[str, str]]:
-    """Make every product of one ternary matrix ``[rows, columns]``, with the libraries there are.
+    """Make every product of one ternary matrix ``[rows, columns]`` with the available libraries.
 
-    A product that is further from NumPy's than 8-bit activations explain is not made: what
-    computes nonsense is not timed. Returns the products by name, and the reasons of those that
-    could not be made.
+    Products further from NumPy's than 8-bit activations explain are rejected, as wrong results are
+    not worth timing. Returns the products by name, and the reasons for those that could not be
+    made.
     """
     rng = np.random.default_rng(2)
     weight = rng.integers(-1, 2, size=(rows, columns)).astype(np.float32)
@@ -327,7 +327,7 @@ def products(
             product = make(weight)
             product.x[:] = x
             product()
-        except Exception as reason:  # onnxruntime's classes all come from Exception
+        except Exception as reason:  # the base of all onnxruntime errors
             failed[name] = " ".join(str(reason).split())[:200]
             continue
         expected = weight @ x

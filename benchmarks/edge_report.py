@@ -24,7 +24,7 @@ Record = dict[str, Any]
 
 
 def figure(value: float) -> str:
-    """Three digits, however large.
+    """A number with three digits, whatever its size.
 
     >>> [figure(value) for value in (0.01234, 1.234, 56.78, 1234.5)]
     ['0.0123', '1.23', '56.8', '1,234']
@@ -47,7 +47,7 @@ def times(value: float) -> str:
 
 
 def states(measured: Record) -> list[str]:
-    """Which of warm and cold were measured."""
+    """The measured ones of warm and cold."""
     return [state for state in ("warm", "cold") if state in measured]
 
 
@@ -57,7 +57,7 @@ def all_tables(record: Record) -> list[Table]:
 
 
 def speed_tables(record: Record) -> Iterator[Table]:
-    """Medians of a step and of a prefill: a row for each form, a column for each size."""
+    """Medians of a step and of a prefill: a row per form, a column per size."""
     count = record["settings"]["prefill_tokens"]
     for part, what, unit, scale in (("step", "One token", "µs", 1.0),
                                     ("prefill", f"{count} tokens", "ms", 1e-3)):
@@ -72,7 +72,7 @@ def speed_tables(record: Record) -> Iterator[Table]:
 
 
 def file_tables(record: Record) -> Iterator[Table]:
-    """Files and loading: a row for each form, a column for each size."""
+    """Files and loading: a row per form, a column per size."""
     models = [model for model in record["models"] if model["files"]]
     for title, first, second in (
         ("File: MB, bits per ternary weight",
@@ -88,7 +88,7 @@ def file_tables(record: Record) -> Iterator[Table]:
 
 
 def product_tables(record: Record) -> Iterator[Table]:
-    """Matrix-vector products: a row for each kernel, a column for each shape."""
+    """Matrix-vector products: a row per kernel, a column per shape."""
     products = record["products"]
     for state in states(products[0]) if products else ():
         cells = {f"{product['columns']} x {product['rows']}": {
@@ -101,14 +101,14 @@ def product_tables(record: Record) -> Iterator[Table]:
 
 
 def by_size(title: str, what: str, cells: dict[str, dict[str, str]]) -> Table:
-    """Join the cells of each size, by name, to one table."""
+    """Join the cells of each size, by name, into one table."""
     names = dict.fromkeys(name for column in cells.values() for name in column)
     return Table(title, [what, *cells],
                  [[name, *(column.get(name, "-") for column in cells.values())] for name in names])
 
 
 def left_out(record: Record) -> dict[str, str]:
-    """What could not be measured, and why."""
+    """Contestants that could not be measured, with reasons."""
     found = dict(record["missing"])
     for model in record["models"]:
         for name, reason in model["failed"].items():
@@ -140,7 +140,7 @@ def _listed(values: dict[str, object]) -> str:
 
 
 def markdown(record: Record, picture: str) -> str:
-    """The page: how it was measured, the picture and every table."""
+    """The page: method, picture and every table."""
     settings = record["settings"]
     absent = _items([f"{name}: {reason}" for name, reason in left_out(record).items()])
     return f"""\
@@ -205,7 +205,7 @@ COLOURS = ("#8a94a3", "#2f6f5e", "#d1495b", "#4a7fb5", "#edae49", "#8d6a9f", "#5
 
 
 def _groups(record: dict[str, Any]) -> list[tuple[str, list[tuple[str, dict[str, Any]]]]]:
-    """Title of a panel; label and results by state of the caches of each group in it."""
+    """For each panel: title, and label and results (by cache state) of each group in it."""
     models, products = record["models"], record["products"]
     tokens = record["settings"]["prefill_tokens"]
     panels = [
@@ -216,13 +216,13 @@ def _groups(record: dict[str, Any]) -> list[tuple[str, list[tuple[str, dict[str,
 
 
 def speed(results: dict[str, Any], name: str) -> list[float] | None:
-    """Quartiles of how many times as fast as float32 ``name`` is, if both were measured."""
+    """Quartiles of the speedup of ``name`` over float32, if both were measured."""
     ratios = results.get(name, {}).get("speed", {})
     return next((ratios[base] for base in BASES if base in ratios), None)
 
 
 def _panel(axes: Axes, title: str, groups: list[tuple[str, dict[str, Any]]]) -> None:
-    # The base is the line at 1.
+    # The baseline is the line at 1.
     names = list(dict.fromkeys(
         name for _, each in groups for name in each["warm"] if name not in BASES))
     if not names:
@@ -258,7 +258,7 @@ def _panel(axes: Axes, title: str, groups: list[tuple[str, dict[str, Any]]]) -> 
 
 
 def draw(record: dict[str, Any]) -> bytes:
-    """Draw a record as an SVG file: bars warm with their quartiles, diamonds cold."""
+    """Draw a record as an SVG file: bars with quartiles for warm, diamonds for cold."""
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "sterna", "font.family": "sans-serif"}
     with matplotlib.rc_context(settings):
         panels = _groups(record)

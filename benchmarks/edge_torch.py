@@ -1,4 +1,4 @@
-"""The dense float32 model in PyTorch, eager: what the ONNX graphs are compared with."""
+"""The dense float32 model in eager PyTorch, for comparison with the ONNX graphs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["DenseModel", "open_dense", "write_dense"]
 
 
 class DenseModel:
-    """A model of dense float32 weights; f, c and g are one product, gate and up another.
+    """A model with dense float32 weights; f, c and g are one product, gate and up another.
 
     ``tensors`` are weights ``[rows, columns]`` and biases ``[rows]`` in float32, by projection; the
-    profile's ranges limit what is between the products.
+    profile's ranges limit values between the products.
     """
 
     def __init__(
@@ -100,5 +100,5 @@ def write_dense(model: QuantizedModel, path: Path) -> Path:
 
 
 def open_dense(path: Path, config: ModelConfig, profile: NumericProfile) -> DenseModel:
-    """Read what :func:`write_dense` wrote."""
+    """Read a file of :func:`write_dense`."""
     return DenseModel(config, profile, torch.load(path, weights_only=True))

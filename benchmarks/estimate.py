@@ -1,10 +1,10 @@
-"""Synthesise cores of many sizes, and see how well their area is estimated before.
+"""Synthesise cores of many sizes, and evaluate the estimates of their area.
 
     python benchmarks/estimate.py [--only TEXT] [--check]
 
-Writes what each block takes to hw/flow/measured.json, from which ``sterna.hw.flow.estimate`` fits
-its estimates; then estimates each core from the others of its kind alone. A synthesis that is
-there already is not made again: all of them take an hour. ``--check`` makes none.
+Writes the area of each block to hw/flow/measured.json, from which ``sterna.hw.flow.estimate`` fits
+its estimates; then estimates each core from the others of its kind only. Existing syntheses are
+reused: all of them take an hour. ``--check`` makes none.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _USUAL = [(_MICRO, {"rows": 1, "cols": 64, "quant_lanes": 4}),
 _SMALLER = [{"rows": 1, "cols": 64, "quant_lanes": 4}, {"rows": 2, "cols": 16},
             {"rows": 4, "cols": 32}, {"rows": 4, "cols": 32, "sequences": 4},
             {"rows": 8, "cols": 32}]
-# In S16 no core fits an iCE40.
+# No S16 core fits an iCE40.
 _DESIGNS = {
     ("ecp5-85k", profile): _USUAL + [(_MICRO, sizes) for sizes in _COMPACT]
     for profile in (C12, S16)} | {
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         try:
             report = synth(model, target, sizes=sizes, cache=user_cache("synthesis"))
-        except ValueError as error:     # it does not fit, but was synthesised
+        except ValueError as error:     # synthesised, but does not fit
             report = getattr(error, "report", None)
             if report is None:
                 raise
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def report_errors(kept: Sequence[dict[str, Any]]) -> int:
-    """Print how far off the estimate of each is that does not know it."""
+    """Print the leave-one-out error of each estimate."""
     rows, worst = [], 0.0
     for each in kept:
         others = [other for other in kept if other is not each]

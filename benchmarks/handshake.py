@@ -1,8 +1,8 @@
 """Draw the handshake of a stream, from a simulation of the ternary array.
 
 The signals of ``clk``, ``beats`` and ``sums`` are recorded in Amaranth's simulator, cycle by
-cycle, while the consumer pauses; WaveDrom draws them. The SVG also holds what was drawn, as
-WaveJSON, so that a test can compare it with another simulation.
+cycle, while the consumer pauses; WaveDrom draws them. The SVG also holds its source as WaveJSON,
+so that a test can compare it with another simulation.
 
     pip install yowasp-wavedrom
     python benchmarks/handshake.py -o docs/handshake.svg
@@ -75,7 +75,7 @@ def waves() -> dict[str, Any]:
 
 
 def _bits(values: Any) -> str:
-    """A wave of a bit: a dot where it stays as it is."""
+    """A wave of a bit: a dot where it does not change."""
     text, before = "", None
     for value in map(int, values):
         text += "." if value == before else str(value)

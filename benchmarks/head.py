@@ -1,4 +1,4 @@
-"""What gains of matrices and finer heads buy: `tiny` by the default recipe, and three seeds.
+"""The benefit of matrix gains and finer heads: `tiny` by the default recipe, with three seeds.
 
     OMP_NUM_THREADS=1 python benchmarks/head.py
 
@@ -28,7 +28,7 @@ LEVELS = 121
 
 
 class RowHead(BitLinear):
-    """A gain of each row."""
+    """A head with a gain for each row."""
 
     def scale(self) -> Tensor:
         """The gain as it is used."""
@@ -39,7 +39,7 @@ class RowHead(BitLinear):
 
 
 class ShiftHead(RowHead):
-    """The same, powers of two: in integers a shift of each row."""
+    """The same with powers of two: in integers a shift of each row."""
 
     def scale(self) -> Tensor:
         rounded = torch.exp2(self.gain.detach().clamp_min(2.0 ** -4).log2().round())
@@ -47,7 +47,7 @@ class ShiftHead(RowHead):
 
 
 class PlanesHead(BitLinear):
-    """Weights of 243 levels, so five ternary matrices of weight 1, 3, 9, 27 and 81."""
+    """Weights of 243 levels: five ternary matrices weighted by 1, 3, 9, 27 and 81."""
 
     def forward(self, x: Tensor) -> Tensor:
         latent = self.latent
@@ -58,12 +58,12 @@ class PlanesHead(BitLinear):
 
 HEADS: dict[str, type[BitLinear]] = {
     "gain": BitLinear, "rows": RowHead, "shifts": ShiftHead, "planes": PlanesHead}
-"""All other projections are as they are, but for ``"plain"``: there none has a gain."""
+"""Other projections are unchanged; with ``"plain"`` none has a gain."""
 
 
 def train_with(head: str) -> None:
-    """Have this process train models with one of :data:`HEADS`, or ``"plain"``; their weights begin
-    alike."""
+    """Make this process train models with one of :data:`HEADS`, or ``"plain"``, with equal initial
+    weights."""
     class Model(LanguageModel):
         def __init__(self, *positional: object, **named: object) -> None:
             super().__init__(*positional, **named)

@@ -1,12 +1,12 @@
 """Which rule keeps the best learning rate when a model becomes wider.
 
-Every width is trained with learning rates a factor of two apart, for equal steps. The best one is
-the lowest point of a parabola through the best rate and its neighbours, over log2 of the rate.
+Every width is trained with learning rates a factor of two apart, for equal steps. The optimum is
+the minimum of a parabola through the best rate and its neighbours, over log2 of the rate.
 Three rules are read off the same runs: the rate itself, the rate times the width (lr proportional
 to 1/width), and the share of codes that a step flips (a target flip rate). A rule transfers if
-what it holds constant differs by less than a factor of two between the widths.
+its constant quantity differs by less than a factor of two between the widths.
 
-A quarter to half an hour on two idle cores; if it is stopped, it goes on where it was.
+A quarter to half an hour on two idle cores; an interrupted run is resumed.
 
     python benchmarks/lr_transfer.py --jobs 2 -o runs/lr_transfer.json --plot runs/lr_transfer.svg
 """
@@ -23,7 +23,7 @@ from train_cells import Cell, arguments, run_cells
 
 
 def optimum(losses: Mapping[float, float]) -> tuple[float, bool]:
-    """The learning rate of the lowest loss, and whether it lies inside of those tried.
+    """The learning rate of the lowest loss, and whether it lies inside those tried.
 
     >>> optimum({1.0: 2.0, 2.0: 1.0, 4.0: 2.0})
     (2.0, True)
@@ -38,7 +38,7 @@ def optimum(losses: Mapping[float, float]) -> tuple[float, bool]:
 
 
 def between(rates: Sequence[float], values: Sequence[float], rate: float) -> float:
-    """The value at a rate, on straight lines between logarithms."""
+    """The value at a rate, by linear interpolation of logarithms."""
     return float(np.exp(np.interp(
         math.log(rate), np.log(rates), np.log(np.maximum(values, 1e-9)))))
 

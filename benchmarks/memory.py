@@ -1,11 +1,11 @@
-"""A model that no block RAM holds, simulated behind an SDRAM of 16 bits and its controller.
+"""A model too large for block RAM, simulated with a 16-bit SDRAM and its controller.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/memory.py
 
-The core's Verilog, the controller and a model of the memory that watches its times run in
-Verilator: every sequence gets a token, and answers it with two. Tokens and logits are compared with
-the integer reference and with onnxruntime; then come the cycles of a token of all sequences, and
-how many of them brought a word.
+The core's Verilog, the controller and a memory model that checks its timing run in Verilator: every
+sequence gets a token, and answers with two. Tokens and logits are compared with the integer
+reference and with onnxruntime; then the cycles of a token of all sequences are printed, and how
+many of them delivered a word.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ TOKENS = 2
 def simulate(
     model: QuantizedModel, params: CoreParams, memory: SdramParams, image: bytes, work: Path,
 ) -> CorePhaseReport:
-    """Run a token through every sequence, and compare what comes out.
+    """Run a token through every sequence, and compare the results.
 
-    Exits with 1 if something differs, or a time of the memory was missed.
+    Exits with 1 if something differs, or the memory timing was violated.
     """
     core = emit_component(model, core_design(model, params), work / "core")
     words = np.frombuffer(image, dtype="<u2")

@@ -1,4 +1,4 @@
-"""Small networks over recordings beside other classifiers, on sets that the package aeon carries.
+"""Small networks over recordings beside other classifiers, on data sets of the package aeon.
 
     pip install '.[train]' aeon==1.6.0
     python benchmarks/networks.py -o build/networks
@@ -6,7 +6,7 @@
 ``sterna.Network`` by one recipe for every set, in float and in integers, three seeds; a float
 ``nn.GRU`` with as many parameters, and one with as many bytes, by the same recipe; aeon's
 MiniRocket and nearest neighbour by dynamic time warping, which take whole recordings. Writes a
-table and JSON; what was measured before is kept, set by set.
+table and JSON; earlier results are kept, set by set.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ BATCH, NOISE, LR, DECAY = 30, 0.3, 1e-2, 0.01
 SEEDS = (0, 1, 2)
 SETS = {"JapaneseVowels": (1, 100), "BasicMotions": (5, 100), "ItalyPowerDemand": (6, 100),
         "GunPoint": (10, 300), "PickupGestureWiimoteZ": (8, 100)}
-"""Set by set, steps of time that make a frame, and epochs. Those of ItalyPowerDemand and GunPoint
-were chosen for the network by five-fold cross-validation of the recordings to train with."""
+"""For each set, time steps per frame, and epochs. Those of ItalyPowerDemand and GunPoint were
+chosen for the network by five-fold cross-validation of the training recordings."""
 DATA = Path(aeon.datasets.__file__).parent / "data"
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one set gave: shares of the test's recordings that are right, seed by seed."""
+    """Results of one set: accuracy on the test recordings, by seed."""
 
     name: str
     train: int
@@ -57,7 +57,7 @@ class Row:
 
 
 def recordings_of(name: str, part: str, step: int) -> Recordings:
-    """A part of a set as frames of ``step`` steps of time, the labels counted from 0."""
+    """A part of a set as frames of ``step`` time steps, with labels from 0."""
     series, labels = load_from_ts_file(str(DATA / name / f"{name}_{part}.ts"))
     frames = [np.asarray(each).T for each in series]
     frames = [each[:len(each) // step * step].reshape(-1, step * each.shape[1]) for each in frames]
@@ -65,7 +65,7 @@ def recordings_of(name: str, part: str, step: int) -> Recordings:
 
 
 class Gru(nn.Module):
-    """A float GRU with a linear layer behind it; frames scaled by those of the training."""
+    """A float GRU followed by a linear layer; frames scaled by those of the training."""
 
     def __init__(self, inputs: int, outputs: int, width: int, every: Tensor) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Gru(nn.Module):
 
 
 def gru_width(inputs: int, outputs: int, parameters: int) -> int:
-    """The widest GRU of at most so many parameters."""
+    """Width of the largest GRU with at most ``parameters`` parameters."""
     def size(width: int) -> int:
         return 3 * width * (inputs + width + 2) + (width + 1) * outputs
 
@@ -93,7 +93,7 @@ def padded(recordings: Recordings) -> tuple[Tensor, Tensor]:
 
 
 def train(module: nn.Module, recordings: Recordings, seed: int, epochs: int) -> None:
-    """AdamW with a cosine to 0, noise on the frames, the same for every module and set."""
+    """AdamW with a cosine to 0 and noise on the frames, the same for every module and set."""
     generator = torch.Generator().manual_seed(seed)
     (frames, lengths), labels = padded(recordings), torch.tensor(recordings.labels)
     deviation = torch.tensor(np.concatenate(recordings.frames)).std(0).float()
@@ -113,21 +113,20 @@ def train(module: nn.Module, recordings: Recordings, seed: int, epochs: int) -> 
 
 
 def share(module: nn.Module, recordings: Recordings) -> float:
-    """Of recordings that a float module gets right."""
+    """Accuracy of a float module."""
     with torch.no_grad():
         _, pooled = module(*padded(recordings))
     return float((pooled.argmax(1).numpy() == recordings.labels).mean())
 
 
 def weight_bytes(model: QuantizedModel) -> int:
-    """Ternary weights at two bits, biases at two bytes, a mantissa and a shift at four."""
+    """Bytes of ternary weights (2 bits each), biases (2 bytes), mantissa and shift (4 bytes)."""
     return sum(-(-each.weight.size // 4) + 2 * len(each.bias) + 4
                for each in model.projections.values())
 
 
 def others(name: str) -> tuple[float, float]:
-    """MiniRocket and nearest neighbour by warping, on the set's equal-length version if it has
-    one."""
+    """MiniRocket and nearest neighbour by warping, on the set's equal-length version if any."""
     kind = "_eq" if (DATA / name / f"{name}_eq_TRAIN.ts").exists() else ""
     (x, y), (test, labels) = (
         load_from_ts_file(str(DATA / name / f"{name}{kind}_{part}.ts"))

@@ -3,8 +3,8 @@
     pip install emx-onnx-cgen        # beside Sterna, or in a folder that PYTHONPATH names
     python benchmarks/portable.py tiny --tokens 64
 
-Each runs the same tokens as the integer reference; all logits and the last state are compared. For
-other versions of onnxruntime start examples/check_onnx.py with them.
+Each runs the same tokens as the integer reference; all logits and the last state are compared. To
+test other versions of onnxruntime run examples/check_onnx.py with them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> int:
     for name, make in (("onnx evaluator", onnx_evaluator), ("emx-onnx-cgen", compiled_to_c)):
         try:
             with tempfile.TemporaryDirectory(prefix="sterna-portable-") as folder:
-                step = make(model, Path(folder))    # a library that is loaded may be deleted
+                step = make(model, Path(folder))    # a loaded library may be deleted
         except (OSError, subprocess.CalledProcessError) as error:
             detail = getattr(error, "stderr", None) or b""
             print(f"{name}: left out ({error}) {detail.decode()[-300:]}")

@@ -1,10 +1,10 @@
-"""What a published checkpoint costs: conversion, and one token of the integer reference.
+"""Costs of a published checkpoint: conversion, and one token of the integer reference.
 
     python benchmarks/published.py --sizes 370M
 
-Writes checkpoints of random weights in the published layout, converts each in a process of its
-own on 4 kB of text, which their tokenizer makes about as many tokens of as a real one of 16 kB,
-and prints seconds, bytes and the most memory that the process had.
+Writes checkpoints of random weights in the published layout, converts each in a separate process
+on 4 kB of text (about as many tokens as a real tokenizer makes of 16 kB), and prints seconds,
+bytes and peak memory.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _run(arguments: list[str]) -> tuple[str, str]:
-    """Run Python; seconds on the clock and the most memory it had."""
+    """Run Python; return wall seconds and peak memory."""
     started = time.perf_counter()
     process = subprocess.Popen([sys.executable, *arguments])
     _, status, usage = os.wait4(process.pid, 0)

@@ -2,7 +2,7 @@
 
     python benchmarks/published_checkpoint.py build/hub/370M --size 370M
 
-Written from the published code; nothing of Sterna is used.
+Written from the published code, without using Sterna.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def make_checkpoint(
     folder: Path, *, d: int = 64, layers: int = 3, dff: int = 96, vocab: int = 80, seed: int = 0,
     dtype: torch.dtype = torch.bfloat16, shards: int = 1, ternary: bool = False, gain: float = 1.0,
 ) -> dict[str, Tensor]:
-    """Write a random checkpoint; return its tensors. ``ternary`` stores -s, 0 and s alone; every
+    """Write a random checkpoint; return its tensors. ``ternary`` stores only -s, 0 and s; every
     tenth gain is negative."""
     random = torch.Generator().manual_seed(seed)
     tensors: dict[str, Tensor] = {}
@@ -72,8 +72,8 @@ def make_checkpoint(
 
 
 def make_tokenizer(vocab: int) -> Tokenizer:
-    """As Llama's and Mistral's: a space is U+2581, unknown characters are bytes, and a token stands
-    before each text. Most of its tokens never occur."""
+    """As Llama's and Mistral's: a space is U+2581, unknown characters are bytes, and each text
+    starts with a special token. Most tokens never occur."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(_BYTES)), "▁"]
     pieces += sorted(set("Themothisinthemist,andgreyZwlfMor."))
     merges = [("t", "h"), ("th", "e"), ("▁", "the"), ("i", "s"), ("▁", "is"), ("m", "is")]

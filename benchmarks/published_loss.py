@@ -1,11 +1,11 @@
-"""What integers cost a published model: bits per byte beside float64 and float16, by profile.
+"""Loss of a published model in integers: bits per byte beside float64 and float16, by profile.
 
     python benchmarks/published_loss.py hub/a hub/b --bytes 8192
 
-Each FOLDER has the published layout and tokens of bytes. Beside it as it is, it is measured with
-three gains of each projection 30 times as large, and with two channels of the residual stream at
-3,000 and -1,000. Formats are chosen on training text, losses are those of held-out text; ± is the
-standard error of the difference, over predictions.
+Each FOLDER has the published layout and byte tokens. It is measured unchanged, with three gains of
+each projection 30 times as large, and with two channels of the residual stream at 3,000 and -1,000.
+Formats are chosen on training text, losses are measured on held-out text; ± is the standard error
+of the difference, over predictions.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ CASES: dict[str, Callable[[Tensors], None]] = {
 
 
 def _losses(folder: HubFolder, tokens: np.ndarray) -> list[str]:
-    """Of float64, then how much more the others are."""
+    """The loss of float64, then the excess of the others."""
     published = Published(folder)
     plain = hgrn_bit(published.shape, WIDTHS["P24"], published.reals, defaultdict(lambda: 1.0))
     before, after = tokens[:, :-1], tokens[:, 1:]

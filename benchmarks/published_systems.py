@@ -2,10 +2,10 @@
 
     python benchmarks/published_systems.py
 
-A token of one sequence takes as long as the slower of two: its weights on their way from the
-memory, and the cycles of the array; then whatever the host does between tokens. Figures are those
-of the authors, on their boards. What no source gives is fitted to the published rate and named in
-the last column: such a row shows what would explain it and predicts nothing.
+A token of one sequence takes as long as the slower of two: reading its weights from memory, and
+the cycles of the array; plus the host's time between tokens. Figures are those of the authors, on
+their boards. Unpublished ones are fitted to the published rate and named in the last column: such a
+row shows a possible explanation and predicts nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class System:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds of a token by what takes them."""
+        """Seconds of a token by part."""
         return {"memory": self.stream[0] / self.stream[1],
                 "array": self.compute[0] / self.compute[1], "host": self.host}
 
@@ -46,13 +46,13 @@ class System:
 
 
 def ternip(layers: int, d: int, products: int) -> float:
-    """Cycles of a token of Ternip: 13 tiles of d x d a layer, of which each row lets one cycle
-    pass, and the vectors that no product hides, four elements a cycle."""
+    """Cycles of a token of Ternip: 13 tiles of d x d per layer, each row with one idle cycle, and
+    the vectors not hidden by products, four elements per cycle."""
     return layers * 13 * (d * (d / products + 1) + 14) + layers * _TERNIP_VECTORS * d / 4
 
 
 _TERNIP_VECTORS = 140
-"""Passes over a vector in a layer that nothing hides: fitted once, for all of its rows."""
+"""Unhidden passes over a vector in a layer: fitted once, for all rows of Ternip."""
 _TERNIP, _PASSES = "sifferman/ternip, U250", f"{_TERNIP_VECTORS} passes over vectors a layer"
 
 SYSTEMS = (
@@ -72,9 +72,9 @@ SYSTEMS = (
            # d 2,560, 32 layers, dff 6,912 and a head of 32,000: five weights in a byte.
            stream=(2.62e9 / 5, 0.83 * 460e9), fitted="0.83 of the bandwidth"),
 )
-"""What publishes enough of itself. TerEffic on chip (16,300 tokens/s of 370M on several boards),
-TeLLMe (25 of 0.73B on a KV260) and ztachip (about 6 of 135M on an Arty) give neither products per
-cycle nor bytes of a token."""
+"""Systems with sufficient published data. TerEffic on chip (16,300 tokens/s of 370M on several
+boards), TeLLMe (25 of 0.73B on a KV260) and ztachip (about 6 of 135M on an Arty) give neither
+products per cycle nor bytes of a token."""
 
 
 def main() -> None:

@@ -4,10 +4,10 @@
 
 Makes a random model (d 1,024, 24 layers, 32,000 tokens, profile S16) or takes that of ``--model``,
 exports it by the command, which compares 64 tokens with the reference, compares the operator with
-it, loads the file in a process of its own, and times a token and a prompt of 512 beside the reading
-of as many bytes as the weights have, which BLAS does in a dot product of an array in huge pages,
-and beside the bare products of a token in llama.cpp, if that is installed (see edge.py). Needs
-5 GiB and some minutes; ``STERNA_KERNEL`` names another kernel.
+it, loads the file in a separate process, and times a token and a prompt of 512. For comparison it
+times reading as many bytes as the weights have, by a BLAS dot product of an array in huge pages,
+and the bare products of a token in llama.cpp, if installed (see edge.py). Needs 5 GiB and some
+minutes; ``STERNA_KERNEL`` names another kernel.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def _export(model: Path, graph: Path) -> tuple[float, int]:
-    """CPU seconds and the most memory of the command."""
+    """CPU seconds and peak memory of the command."""
     process = subprocess.Popen(
         [sys.executable, "-m", "sterna.cli", "export", model, "-o", graph, "--check", "64",
          "--quiet"])
@@ -114,7 +114,7 @@ def _export(model: Path, graph: Path) -> tuple[float, int]:
 
 
 def _session(graph: Path, library: Path, threads: int) -> Session:
-    """One whose threads sleep between calls, so as not to disturb other sessions."""
+    """A session with threads that sleep between calls, so as not to disturb others."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
@@ -154,7 +154,7 @@ def _speeds(
                           rounds=max(rounds // 8, 3), clock=time.perf_counter)
 
     def ratio(taken: Samples, base: str, name: str, times: int = 1) -> str:
-        """Speed of a call over another's, of the fastest, and the median of all rounds."""
+        """Speed of a call relative to another: of the fastest, and the median of all rounds."""
         rounds = zip(taken[base], taken[name], strict=True)
         best = min(taken[base]) / min(taken[name])
         return f"{times * best:.2f} ({times * statistics.median(a / b for a, b in rounds):.2f})"

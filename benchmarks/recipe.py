@@ -1,8 +1,8 @@
 """Which parts of the recipe help: equal steps, equal seeds, one change at a time.
 
 Prints a table of held-out bits per byte, float and integers of both profiles, with the mean over
-seeds and its difference to the plain recipe's, seed by seed. About 15 minutes on two idle cores; if
-it is stopped, it goes on where it was. ``--layers 2 --steps 400`` takes 5 minutes of one core.
+seeds and its difference from the plain recipe's, by seed. About 15 minutes on two idle cores; an
+interrupted run is resumed. ``--layers 2 --steps 400`` takes 5 minutes of one core.
 
     python benchmarks/recipe.py --jobs 2 -o runs/recipe.json
 """

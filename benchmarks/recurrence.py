@@ -2,10 +2,10 @@
 
     python benchmarks/recurrence.py [--threads 1] [--repeats 15] [--grid]
 
-Prints milliseconds (the best of runs that take turns) for every shape: the plain loop, torch's two
-forms, of which ``mlgru_scan`` picks the one chosen, and the compiled kernel; and how many times as
-fast as the loop the chosen form and the kernel are. ``--grid`` compares torch's two forms only, on
-the shapes that the choice between them was made from.
+Prints milliseconds (the best of interleaved runs) for every shape: the plain loop, torch's two
+forms, from which ``mlgru_scan`` chooses, and the compiled kernel; and the speedup of the chosen
+form and the kernel over the loop. ``--grid`` compares only torch's two forms, on the shapes that
+determined the choice between them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GRID = tuple((steps, 1, slab) for steps in (32, 64, 128, 256, 512, 2048)
 
 
 def make_inputs(steps: int, batch: int, channels: int) -> list[Tensor]:
-    """Gates, candidates and first state, and then the gradient of the states."""
+    """Gates, candidates, first state, and the gradient of the states."""
     generator = torch.Generator().manual_seed(0)
     shape = (steps, batch, channels)
     inputs = [torch.rand(shape, generator=generator), torch.randn(shape, generator=generator),
@@ -47,7 +47,7 @@ def make_inputs(steps: int, batch: int, channels: int) -> list[Tensor]:
 
 
 def passes(form: Scan, inputs: list[Tensor]) -> Callable[[], None]:
-    """A pass of a form, forward and back."""
+    """A forward and backward pass of a form."""
     *leaves, grad = inputs
 
     def run() -> None:
@@ -59,7 +59,7 @@ def passes(form: Scan, inputs: list[Tensor]) -> Callable[[], None]:
 
 
 def chosen_form(inputs: list[Tensor]) -> str:
-    """The name of torch's form that ``mlgru_scan`` takes for these inputs."""
+    """The name of the torch form that ``mlgru_scan`` chooses for these inputs."""
     states = mlgru_scan(*inputs[:3])
     assert states.grad_fn is not None
     return "chunked" if "Chunked" in states.grad_fn.name() else "sequential"

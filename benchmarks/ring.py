@@ -1,17 +1,17 @@
-"""Split a sequence over processes: the error against one process, and what each process needs.
+"""Split a sequence over processes: the error against one process, and the needs of each process.
 
     python benchmarks/ring.py [--tokens 4096] [--processes 1 2 4]
 
 Starts torchrun for every number of processes, and prints for ring attention, causal and not, and
 for the MLGRU recurrence:
 
-- the largest difference of outputs and of gradients from one process that has the whole sequence
-  and other code (torch's own attention; the scan of ``mlgru_scan``), relative to the largest number
-  if that is above 1;
-- the most memory that any process needs for a forward and backward pass beside its inputs: the sum
-  of all tensors that are alive at a time, counted as operations make them and as they are freed;
-- the bytes that each process sends to the next, or gives to all, forward and backward: counted
-  where they are handed to torch.distributed.
+- the largest difference of outputs and of gradients from one process with the whole sequence and
+  other code (torch's attention; the scan of ``mlgru_scan``), relative to the largest number if that
+  is above 1;
+- the peak memory of any process for a forward and backward pass beside its inputs: the sum of all
+  tensors alive at a time, counted when operations create them and when they are freed;
+- the bytes that each process sends to the next, or to all, forward and backward: counted when
+  passed to torch.distributed.
 
 The row *alone* is that other code, in one process.
 """
@@ -42,13 +42,13 @@ from sterna.model.parallel.recurrence import mlgru_scan_parallel
 from sterna.model.parallel.ring import KEYS_AT_ONCE, ring_attention
 
 HEADS, WIDTH = 4, 64
-"""Of attention; the recurrence has as many channels as all heads together. One sequence."""
+"""Shape of attention; the recurrence has as many channels as all heads together. One sequence."""
 TASKS = ("attention", "causal attention", "MLGRU")
 MIB = 1 << 20
 
 
 class LiveBytes(TorchDispatchMode):
-    """Bytes of the tensors that operations made and that are alive, and their peak."""
+    """Bytes of live tensors created by operations, and their peak."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 class Sent:
-    """Counts the bytes handed to torch.distributed to be sent, from when it is made."""
+    """Counts the bytes passed to torch.distributed for sending, from its creation on."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -107,7 +107,7 @@ class Task:
         self.inputs = [torch.randn(shape, generator=generator)
                        for _ in range(2 if name == "MLGRU" else 3)]
         if name == "MLGRU":
-            self.inputs[0] = (self.inputs[0] + 2).sigmoid()    # forget slowly: parts matter
+            self.inputs[0] = (self.inputs[0] + 2).sigmoid()    # forget slowly: parts interact
         self.toward = torch.randn(shape, generator=generator)
         self.initial = torch.zeros(1, HEADS * WIDTH)
 
@@ -125,13 +125,13 @@ class Task:
                               self.name.startswith("causal"))
 
     def leaves(self, group: dist.ProcessGroup) -> tuple[list[Tensor], Tensor]:
-        """Inputs and the gradient of the outputs, the own part of them."""
+        """The own part of the inputs and of the output gradient."""
         return ([own_part(each, group, self.dim).clone().requires_grad_() for each in self.inputs],
                 own_part(self.toward, group, self.dim).clone())
 
 
 def errors(task: Task, group: dist.ProcessGroup) -> list[float]:
-    """The largest difference from one process on this one: of outputs, and of gradients."""
+    """The largest differences from one process, on this one: of outputs, and of gradients."""
     whole = [each.clone().requires_grad_() for each in task.inputs]
     expected = task.alone(whole)
     right = [expected, *torch.autograd.grad(expected, whole, task.toward)]
@@ -146,7 +146,7 @@ def errors(task: Task, group: dist.ProcessGroup) -> list[float]:
 
 
 def measure(name: str, tokens: int, share: bool, group: dist.ProcessGroup) -> dict[str, Any]:
-    """What one process sees of one task."""
+    """Measurements of one task on one process."""
     task = Task(name, tokens, share)
     leaves, toward = task.leaves(group)
     sent = Sent()
@@ -171,7 +171,7 @@ def work(name: str, tokens: int, share: bool, result: str) -> None:
 
 
 def run(name: str, processes: int, tokens: int) -> list[dict[str, Any]]:
-    """What every process saw; with 0 processes, one that shares nothing."""
+    """Measurements of every process; with 0 processes, of one that shares nothing."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         subprocess.run(

@@ -1,11 +1,11 @@
-"""The model of an SDRAM that our controller is tested on, under a controller that is not ours.
+"""The SDRAM model used to test our controller, driven by an independent controller.
 
     pip install litedram==2024.12 litex==2024.12 migen==0.10.0
     python benchmarks/sdram_peer.py [--mhz 100]
 
 LiteDRAM's controller and ours write words to the memory of ``sim/core/sdram_model.v``, and read
-them in one long span and in many short ones, in Verilator. Printed is whether all came as they were
-written, what the model finds wrong, and cycles per word.
+them in one long span and in many short ones, in Verilator. Prints whether all words were read as
+written, the faults reported by the model, and cycles per word.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def litedram_verilog(params: SdramParams) -> str:
     pads = mg.Record([("a", params.row_bits), ("ba", 2), ("ras_n", 1), ("cas_n", 1), ("we_n", 1),
                       ("dq", 16)])
     settings = GENSDRPHY(pads, params.clock_hz, params.cas_latency).settings
-    # On a board the clock of the memory is ahead; here both have one edge.
+    # On a board the memory clock is ahead; here both share an edge.
     settings.read_latency += 1
     dfi = Interface(params.row_bits, 2, 1, 16)
     p0 = dfi.p0
@@ -95,7 +95,7 @@ def litedram_verilog(params: SdramParams) -> str:
     top.submodules.crossbar = crossbar = LiteDRAMCrossbar(controller.interface)
     top.comb += controller.reset.eq(~ready)
 
-    # What LiteDRAM leaves to software.
+    # Initialisation that LiteDRAM leaves to software.
     top.submodules.start = start = mg.FSM(reset_state=0)
     steps = [(params.start, Command.PRECHARGE, 1 << 10), (params.precharge, Command.REFRESH, 0),
              *[(params.refresh, Command.REFRESH, 0)] * 7,
@@ -130,7 +130,7 @@ def litedram_verilog(params: SdramParams) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; return 1 if a word is wrong, or the model finds a fault of our controller's.
+    """Print the table; return 1 if a word is wrong, or the model reports a fault of our controller.
     """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mhz", type=int, default=100, help="clock of controller and memory")

@@ -2,11 +2,11 @@
 
     python benchmarks/step_time.py [--config tiny] [--threads 1 2] [--repeats 40]
 
-Takes turns: a step with torch's operators, a step with the compiled kernels, and the products of
-a step alone, by torch (in the form that it takes fastest: see ``sterna.model.training.train``).
-These are three for each projection: its outputs, and the gradients of its inputs and of its
-weights. Prints the best milliseconds of each and what the two steps are of the products. Batch and
-window are the recipe's. With several threads look at the load: they wait for each other.
+Interleaves a step with torch's operators, a step with the compiled kernels, and only the products
+of a step, by torch (in its fastest form: see ``sterna.model.training.train``). These are three for
+each projection: its outputs, and the gradients of its inputs and of its weights. Prints the best
+milliseconds of each and the ratios of the two steps to the products. Batch and window are the
+recipe's. With several threads mind the load: they wait for each other.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def training_step(config: ModelConfig, kernels: Kernels | None) -> Callable[[], 
 
 
 def products_of_step(config: ModelConfig) -> Callable[[], None]:
-    """The matrix products of a step, and nothing else."""
+    """Only the matrix products of a step."""
     tokens = TrainRecipe().tokens_per_step
     of_layer = [(3 * config.d, config.d), (config.d, config.d), (2 * config.dff, config.d),
                 (config.d, config.dff)]

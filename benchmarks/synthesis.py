@@ -2,8 +2,8 @@
 
     python benchmarks/synthesis.py [--model tiny] [--rows 8] [--cols 64]
 
-A generic synthesis that keeps the hierarchy; a minute for the 8 x 64 core. For a family of FPGAs
-``sterna synth`` maps it.
+A generic synthesis that keeps the hierarchy; a minute for the 8 x 64 core. ``sterna synth`` maps
+it to a family of FPGAs.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import BUNDLED, BUNDLED_NETWORK, bundled_path
 
 PROJECTION_MODULES = ("products",)
-"""Modules of the core, with all below them, that a projection goes through."""
+"""Modules of the core, with all below them, on the path of a projection."""
 
-# No `flatten`: every cell stays in its module. None of these passes hides a multiplier, as
-# `alumacc` does in a `$macc` and `peepopt` in a shift; `opt` and `wreduce` narrow operands and
-# turn products with 0, 1 and powers of two into wires.
+# No `flatten`: every cell stays in its module. None of these passes hides a multiplier, unlike
+# `alumacc` (in a `$macc`) and `peepopt` (in a shift); `opt` and `wreduce` narrow operands and turn
+# products with 0, 1 and powers of two into wires.
 _SCRIPT = """
 read_verilog design.v
 hierarchy -check -top {top}
@@ -51,7 +51,7 @@ write_json -selected multipliers.json
 
 @dataclass(frozen=True, slots=True)
 class Multiplier:
-    """A cell of a Verilog module that multiplies, or divides: its type (``$mul``) and widths."""
+    """A multiplying or dividing cell of a Verilog module: its type (``$mul``) and widths."""
 
     module: str
     kind: str
@@ -61,7 +61,7 @@ class Multiplier:
 
 @dataclass(frozen=True, slots=True)
 class ModuleCells:
-    """What one instance of a module holds, without the instances in it.
+    """Contents of one module instance, without the instances in it.
 
     ``module`` is its path. ``cells`` counts word-level cells by type (``$add``, ``$dffe``, ...),
     sorted by type; ``multipliers`` are sorted by width.
@@ -73,10 +73,10 @@ class ModuleCells:
 
 
 def module_cells(verilog_path: str | Path, top: str) -> dict[str, ModuleCells]:
-    """Return what every instance in a Verilog file holds, by path, the hierarchy kept:
+    """Return the contents of every instance in a Verilog file, by hierarchical path:
     ``matmul_free_core.products.cluster0.row0``.
 
-    YosysError if Yosys does not accept the file, or takes too long.
+    Raises YosysError if Yosys rejects the file, or takes too long.
     """
     with tempfile.TemporaryDirectory(prefix="sterna-cells-") as name:
         folder = Path(name)
@@ -104,7 +104,7 @@ def module_cells(verilog_path: str | Path, top: str) -> dict[str, ModuleCells]:
 
 
 def without_numbers(path: str) -> str:
-    """Name what stands side by side alike: ``mlgru.lane3.gate`` becomes ``mlgru.lane*.gate``."""
+    """Give parallel instances one name: ``mlgru.lane3.gate`` becomes ``mlgru.lane*.gate``."""
     return re.sub(r"(?<=[a-z])\d+(?=\.|$)", "*", path)
 
 

@@ -1,8 +1,8 @@
-"""Does a second thread pay? One step of the forms at several sizes, with 1 and with N threads.
+"""Does a second thread pay off? One step of the forms at several sizes, with 1 and N threads.
 
     python benchmarks/threads.py --threads 2
 
-Prints medians in microseconds by the clock on the wall, and the median ratio of a round.
+Prints medians in microseconds of wall time, and the median ratio within a round.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the benchmarks share: one call of each contestant in turn, so that noise hits all alike;
-and where and with what a measurement was made."""
+"""Shared parts of the benchmarks: interleaved calls of contestants, so that noise hits all alike;
+and the machine and versions of a measurement."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Calls", "Samples", "best_milliseconds", "describe_machine", "describ
 Calls: TypeAlias = Mapping[str, Callable[[], object]]
 Samples: TypeAlias = dict[str, list[float]]
 
-# A shared machine may have a larger last-level cache than it says.
+# A shared machine may have a larger last-level cache than it reports.
 COLD_MIB = 192
 LEAST_ROUNDS = 3
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -37,7 +37,7 @@ def flush_caches() -> None:
 
 
 def _last_level_mib() -> int:
-    """Size of the largest cache in MiB, 0 where Linux does not say."""
+    """Size of the largest cache in MiB, 0 if Linux does not report it."""
     sizes = [path.read_text().strip() for path in _CACHES.glob("index*/size")]
     return max((int(size[:-1]) >> 10 for size in sizes if size.endswith("K")), default=0)
 
@@ -49,10 +49,10 @@ def measure(
 ) -> Samples:
     """Time every call, one of each in turn, ``rounds`` times; seconds by ``clock``, by name.
 
-    Warm, an untimed call goes before each timed one, so caches hold what it needs; ``cold`` reads
-    other memory in between, more than the caches hold. No new round begins after ``seconds``, but
-    three are made at least. ``progress(done, wanted)`` is called after each. The clock is of the
-    processor, not on the wall: others may have the processor in between.
+    If warm, an untimed call precedes each timed one to fill the caches; ``cold`` reads more other
+    memory in between than the caches hold. No round begins after ``seconds``, except the first
+    three. ``progress(done, wanted)`` is called after each. The default clock is CPU time, not wall
+    time, as other processes may use the processor in between.
     """
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1, got {rounds}")
@@ -63,7 +63,7 @@ def measure(
     for done in range(rounds):
         if done >= LEAST_ROUNDS and time.perf_counter() - begin > seconds:
             break
-        # Start with another one each round: who follows whom shall not matter.
+        # Start with another one each round, so that the order does not matter.
         names = list(calls)
         first = done % len(names)
         for name in names[first:] + names[:first]:
@@ -80,10 +80,10 @@ def measure(
 
 
 def best_milliseconds(calls: Calls, repeats: int, threads: int) -> dict[str, float]:
-    """The fastest of so many runs of each.
+    """The fastest of ``repeats`` runs of each.
 
-    One thread by its time on a core, where what others take does not count; more by the clock on
-    the wall, which shows how they wait for each other.
+    One thread is measured in CPU time, which excludes other processes; several in wall time, which
+    includes their waiting for each other.
     """
     clock = time.thread_time if threads == 1 else time.perf_counter
     taken = measure(calls, rounds=repeats, clock=clock)
@@ -102,7 +102,7 @@ def quartiles(values: list[float]) -> list[float]:
 def summarise(taken: Samples, bases: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Quartiles of the microseconds; and, by base, of the ratios to it in the same round.
 
-    A ratio above 1 is faster than the base. A base that did not run has none.
+    A ratio above 1 is faster than the base. A base that did not run is left out.
     """
     return {
         name: {
@@ -116,7 +116,7 @@ _PACKAGES = ("sterna", "onnxruntime", "onnx", "numpy", "torch")
 
 
 def describe_machine() -> dict[str, object]:
-    """Processor, cores, memory and system; nothing that names the machine or its user."""
+    """Processor, cores, memory and system; nothing that identifies the machine or its user."""
     found: dict[str, object] = {
         "processor": platform.processor() or platform.machine(), "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}"}
@@ -135,12 +135,12 @@ def describe_machine() -> dict[str, object]:
                        for each in sorted(_CACHES.glob("index*"))
                        if (each / "type").read_text().strip() != "Instruction"]}
     except (OSError, ValueError):
-        pass  # Not Linux: what Python knows must do.
+        pass  # Not Linux: use what Python reports.
     return found
 
 
 def describe_versions(ggml: str | None) -> dict[str, str]:
-    """Versions of Python and of every package that is measured; ``ggml`` if it was found."""
+    """Versions of Python and of every measured package; and ``ggml`` if found."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):

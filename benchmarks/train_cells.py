@@ -1,5 +1,5 @@
-"""What the benchmarks of training share: runs by name, each in a process of its own, whose results
-are kept in a file, so that a benchmark that is stopped goes on where it was."""
+"""Shared parts of the training benchmarks: named runs in a process pool, with results kept in a
+file, so that an interrupted benchmark can be resumed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["PLAIN", "Cell", "arguments", "run_cells"]
 
 @dataclass(frozen=True)
 class Cell:
-    """One training run. ``recipe`` has what differs from :data:`PLAIN`; ``integers`` asks for the
-    held-out figures of both profiles' integers, too; ``head`` is one of those of ``head.py``."""
+    """One training run. ``recipe`` has the differences from :data:`PLAIN`; ``integers`` also asks
+    for the held-out figures of both profiles' integers; ``head`` is one of those of ``head.py``."""
 
     d: int
     layers: int
@@ -41,17 +41,17 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """What tells it from others, in words."""
+        """A unique description in words."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
 PLAIN = {"weight_decay": 0.5, "float_start": 0.0}
-"""What recipes are compared with: the defaults before these measurements chose others."""
+"""The baseline recipe: the defaults before these measurements chose others."""
 
 
 @cache
 def corpus_of(docstrings: bool) -> Corpus:
-    """The built-in text: collecting docstrings imports the standard library, once a process."""
+    """The built-in text: collecting docstrings imports the standard library, once per process."""
     return builtin_corpus(docstrings=docstrings)
 
 
@@ -68,7 +68,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     from sterna.model.training.recipe import Execution, Recording
     from sterna.model.training.train import TrainRecipe, train
 
-    train_with(cell.head)       # a process trains one cell after another
+    train_with(cell.head)       # a process trains several cells in turn
     begin = time.process_time()
     corpus = corpus_of(cell.docstrings)
     config = ModelConfig(cell.d, cell.layers, 3 * cell.d)
@@ -91,7 +91,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
 
 
 def run_cells(cells: Iterable[Cell], path: Path, jobs: int) -> dict[str, dict[str, Any]]:
-    """The result of every cell by its key; those that ``path`` has are not run again.
+    """The result of every cell by its key; reuses those in ``path``.
 
     A cell whose loss stops being finite has no held-out figure.
     """
@@ -117,7 +117,7 @@ def run_cells(cells: Iterable[Cell], path: Path, jobs: int) -> dict[str, dict[st
 
 
 def arguments(description: str, output: str) -> argparse.ArgumentParser:
-    """The options that all of these benchmarks have."""
+    """The common options of these benchmarks."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, a thread each")
     parser.add_argument("-o", "--output", type=Path, default=Path(output),

@@ -2,9 +2,9 @@
 
     python benchmarks/web.py
 
-writes the pages of the bundled models, opens them in turn and prints, for each, the median and the
-range over several runs, and the sizes of what a browser loads. Beside it the same graph under
-Python's onnxruntime. Needs chromium, chromedriver, npm and selenium, as the tests do.
+Writes the pages of the bundled models, opens them in turn and prints, for each, the median and
+range over several runs, the sizes of the loaded files, and the same graph under Python's
+onnxruntime. Needs chromium, chromedriver, npm and selenium, as the tests do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MODELS, TOKENS, RUNS = ("tiny", "tiny-c12", "micro"), 1000, 7
 
 
 def page_rate(page: Page, address: str, tokens: int) -> float:
-    """Tokens per second, as the page says, of a second text: the first is to warm up."""
+    """Tokens per second, as shown by the page, of a second text, after one to warm up."""
     page.open(address)
     for _ in range(2):
         page.set(prompt=PROMPT, tokens=tokens, temperature=0.7, seed=1)
@@ -44,7 +44,7 @@ def page_rate(page: Page, address: str, tokens: int) -> float:
 
 
 def python_rate(graph: OnnxModel, tokens: int) -> float:
-    """Tokens per second of the same under onnxruntime, one thread."""
+    """Tokens per second of the same graph under onnxruntime, one thread."""
     tokens_drawn = generate_tokens(graph, PROMPT, tokens=tokens, temperature=0.7, seed=1)
     started = time.perf_counter()
     for _ in tokens_drawn:
@@ -78,5 +78,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except pytest.skip.Exception as missing:    # what the browser of the tests says
+    except pytest.skip.Exception as missing:    # raised by the tests' browser
         sys.exit(f"benchmarks/web.py: {missing}")

@@ -1,4 +1,4 @@
-"""Where the process of ``sterna`` begins and ends."""
+"""Entry point of the ``sterna`` process."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["entry_point"]
 
 _SILENT = {"--quiet", "--json", "--help", "--version"}
 _CHECKED = (0, 1)
-"""Exit codes of a command that did its work, whatever it found."""
+"""Exit codes of a command that completed, whatever its result."""
 _GROUPS = {"data", "tokenizer"}
-"""Commands that have commands of their own."""
+"""Commands with subcommands."""
 
 
 def entry_point() -> None:
     """Run the command line of this process and leave with its exit code."""
     started = time.monotonic()
     watch_for_ctrl_c()
-    if isinstance(sys.stdout, io.TextIOWrapper):    # else a sign that a code page lacks ends it all
+    if isinstance(sys.stdout, io.TextIOWrapper):    # no errors for characters not in a code page
         sys.stdout.reconfigure(errors="replace")
     arguments = sys.argv[1:]
     try:
@@ -33,18 +33,18 @@ def entry_point() -> None:
         if code in _CHECKED:
             _say_seconds(arguments, time.monotonic() - started)
     except BaseException as error:
-        # Modules in C turn a KeyboardInterrupt while they are imported into errors of theirs.
+        # C modules turn a KeyboardInterrupt during their import into other errors.
         if not was_interrupted() and not isinstance(error, KeyboardInterrupt):
             raise
         code = INTERRUPTED
         note("sterna: interrupted")
-    # What is left is the end of the interpreter, where nothing could catch it.
+    # Only the interpreter's shutdown is left, where nothing could catch it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
 
 
 def _say_seconds(arguments: Sequence[str], seconds: float) -> None:
-    """Tell how long a command took, on standard error, where no result is."""
+    """Print the run time of a command to standard error, separate from results."""
     silent = not is_first_process() or _SILENT.intersection(arguments)
     if arguments and not arguments[0].startswith("-") and not silent:
         words = 2 if arguments[0] in _GROUPS else 1

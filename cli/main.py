@@ -1,4 +1,4 @@
-"""The ``sterna`` command; docs/architecture.md has its exit codes."""
+"""The ``sterna`` command; its exit codes are in docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ sterna demo without --quick also simulates the Verilog, in about two minutes.
   sterna --help            all commands
   sterna COMMAND --help    a command: an example, and its options
 """
-"""What ``sterna`` alone prints."""
+"""Printed by ``sterna`` without arguments."""
 
 app = typer.Typer(
     name="sterna", invoke_without_command=True, rich_markup_mode=None,
@@ -100,7 +100,7 @@ def _options(
 def main(arguments: Sequence[str]) -> int:
     """Run a command line; return its exit code.
 
-    Errors that a user can mend become a message. ``STERNA_DEBUG=1`` shows the traceback.
+    Errors that a user can fix become a message. ``STERNA_DEBUG=1`` shows the traceback.
     """
     try:
         for argument in arguments:
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str]) -> int:
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     except Exception as error:
-        # A tool that Ctrl-C ended is reported as one that failed.
+        # A tool ended by Ctrl-C is reported as failed.
         if was_interrupted():
             return _fail("interrupted", INTERRUPTED)
         if os.environ.get("STERNA_DEBUG"):
@@ -118,13 +118,13 @@ def main(arguments: Sequence[str]) -> int:
         if code is None:
             raise
         return _fail(_message(error), code)
-    if code == INTERRUPTED:     # typer makes this of a KeyboardInterrupt, without a word
+    if code == INTERRUPTED:     # typer returns this for a KeyboardInterrupt without a message
         return _fail("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 
 def _exit_code(error: Exception) -> int | None:
-    """The exit code of an error; None for one that can only be a defect of ours."""
+    """The exit code of an error; None if it can only be a bug in Sterna."""
     if isinstance(error, (SimulationError, YosysError, PlaceRouteError, FloatingPointError)):
         return _CHECK_FAILED
     if isinstance(error, ModuleNotFoundError):
@@ -136,18 +136,18 @@ def _exit_code(error: Exception) -> int | None:
 
 
 def _is_usage(error: Exception) -> bool:
-    # Typer carries a click of its own and exports no class of its usage errors.
+    # Typer bundles click and does not export its class of usage errors.
     return hasattr(error, "format_message")
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    # Torch has a class of its own for memory of a GPU, and for that of the CPU none.
+    # Torch has an exception class for GPU memory, but none for CPU memory.
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or (
         isinstance(error, RuntimeError) and "you tried to allocate" in str(error))
 
 
 def _top(error: ModuleNotFoundError) -> str:
-    # The name of a distribution has a dash where the module has an underscore.
+    # Distribution names have a dash instead of the module's underscore.
     return (error.name or "").partition(".")[0].replace("-", "_")
 
 
@@ -167,6 +167,6 @@ def _message(error: Exception) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    # One line; two spaces within it may be those of a file's name.
+    # One line; double spaces may be part of a file name.
     note(f"sterna: {' '.join(map(str.strip, message.splitlines()))}")
     return code

@@ -1,4 +1,4 @@
-"""ONNX: forms of a model for edge runtimes, any ternary layer alone, and running them."""
+"""ONNX: forms of a model for edge runtimes, single ternary layers, and running them."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The units that can be emitted, and emitting one by name."""
+"""The catalogue of units, and emission by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["UNITS", "emit_verilog", "model_component", "unit_named"]
 
 UNITS: Mapping[str, UnitSpec] = MappingProxyType({spec.name: spec for spec in (
     MAC, MLGRU, GLU, CORE, NETWORK)})
-"""Every unit that can be emitted by itself, by name; a new one needs a place in this list."""
+"""Every unit that can be emitted by itself, by name; add new ones here."""
 
 
 _REGISTERED = """\
@@ -41,8 +41,8 @@ words pass in a cycle.
 
 
 def unit_named(name: str | None, model: QuantizedModel | None = None) -> UnitSpec:
-    """Return a unit by its name, or for None the one that is the whole of ``model``; ValueError
-    if there is none.
+    """Return a unit by name, or the unit of the whole ``model`` for None; ValueError if there is
+    none.
 
     >>> unit_named("glu").sizes
     {'lanes': 8, 'trace': False}
@@ -67,9 +67,9 @@ def emit_verilog(
     unit
         Name of the unit: ``"mac"``, for example; None for that of the whole model.
     out_dir
-        Folder to write; see :func:`sterna.model.folder.write_folder` for when it is refused.
+        Folder to write; :func:`sterna.model.folder.write_folder` says when it is refused.
     axis
-        Write a wrapper with AXI4-Stream ports, too: ``<module>_axis.v``.
+        Also write a wrapper with AXI4-Stream ports: ``<module>_axis.v``.
     bus
         Put core or network behind registers on this bus, ``axi4-lite`` or ``wishbone``; see
         :class:`~sterna.hw.core.product.registers.RegisterUnit`.
@@ -77,16 +77,16 @@ def emit_verilog(
         Put registers between the unit and its ports; see
         :class:`~sterna.hw.parts.skid.Registered`.
     name
-        Name of the module, None for the unit's own. Modules within it begin with it, so that units
-        of two names stand in one design.
+        Name of the module, None for the unit's default. It prefixes the names of submodules, so
+        that one design can contain units with different names.
     sizes
-        Sizes of the unit: those that :attr:`sterna.hw.units.spec.UnitSpec.sizes` lists.
+        Sizes of the unit, as listed by :attr:`sterna.hw.units.spec.UnitSpec.sizes`.
 
     Raises
     ------
     ValueError
-        If there is no such unit, it has no such size, a size does not fit the model, the folder
-        is refused, or ``bus`` goes with a part of a core, ``axis`` or ``registered``.
+        If the unit or a size is unknown, a size does not fit the model, the folder is refused, or
+        ``bus`` is given with a part of a core, ``axis`` or ``registered``.
     OSError
         If the folder cannot be written.
     """
@@ -115,8 +115,8 @@ def emit_verilog(
 
 
 def model_component(model: QuantizedModel, unit: str | None, **sizes: Any) -> wiring.Component:
-    """The Amaranth component that :func:`emit_verilog` writes: its ``params`` has sizes and
-    latencies, its class lists the members. ValueError if unit or size do not fit.
+    """The Amaranth component that :func:`emit_verilog` writes: sizes and latencies are in its
+    ``params``, the members in its class. ValueError if unit or size do not fit.
     """
     spec = unit_named(unit, model)
     return spec.design(model, spec.params_for(model, sizes)).component

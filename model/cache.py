@@ -1,4 +1,4 @@
-"""What slow tools make, kept for the next time: found by the content of what they were given."""
+"""A cache of the results of slow tools, keyed by the content of their inputs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["Cache", "cache_folder", "cache_key", "user_cache"]
 
 
 def cache_key(**inputs: Any) -> str:
-    """The SHA-256 of inputs, everything that the result depends on, as plain data in any order."""
+    """The SHA-256 of all inputs that the result depends on, as plain data in any order."""
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
 class Cache:
     """Results in a folder, one file each, by key.
 
-    A file begins with the SHA-256 of the rest, so one that was damaged or cut short counts as
-    missing. Files are written beside their place and renamed, so several processes may share
-    a folder. A folder that cannot be read or written saves nothing, and stops nothing; None keeps
-    nothing. Past ``limit_bytes``, what was not used for longest is removed.
+    A file begins with the SHA-256 of the rest, so a damaged or truncated one counts as missing.
+    Files are written under a temporary name and renamed, so several processes may share a folder.
+    A folder that cannot be read or written caches nothing, without an error, nor does None. Past
+    ``limit_bytes``, the least recently used results are removed.
     """
 
     def __init__(self, folder: str | Path | None, limit_bytes: int = 2_000_000_000) -> None:
@@ -46,7 +46,7 @@ class Cache:
             data = path.read_bytes()
         except OSError:
             return None
-        with suppress(OSError):     # of a cache that may only be read
+        with suppress(OSError):     # from a read-only cache
             os.utime(path)
         digest, packed = data[:32], data[32:]
         if hashlib.sha256(packed).digest() != digest:
@@ -54,12 +54,12 @@ class Cache:
         return zlib.decompress(packed)
 
     def put(self, key: str, result: bytes) -> None:
-        """Keep a result, if the folder can be written."""
+        """Store a result, if the folder can be written."""
         if self.folder is None:
             return
         path = self._path(key)
         packed = zlib.compress(result, 3)
-        # The minutes that made the result are not to be lost with it.
+        # A cache that fails must not cost the caller a result that took minutes.
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, hashlib.sha256(packed).digest() + packed)
@@ -81,10 +81,10 @@ class Cache:
 
 
 def cache_folder() -> Path:
-    """Where things are kept that can be made again: the folder that ``STERNA_CACHE`` names, else
-    ``$XDG_CACHE_HOME/sterna``, else ``~/.cache/sterna``.
+    """The folder of all caches: ``$STERNA_CACHE``, else ``$XDG_CACHE_HOME/sterna``, else
+    ``~/.cache/sterna``.
 
-    ``STERNA_CACHE=0`` keeps nothing: the folder is this process's own and is removed at its end.
+    ``STERNA_CACHE=0`` keeps nothing: the folder is private to this process and removed at its end.
     Raises ValueError if neither is set and the user has no home.
     """
     named, base = os.environ.get("STERNA_CACHE"), os.environ.get("XDG_CACHE_HOME")

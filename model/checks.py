@@ -1,7 +1,7 @@
 """Checks of arguments, with one wording for all.
 
-All of them raise ``ValueError``, for a wrong type too: to a caller 2.5 tokens, "many" tokens and
--1 tokens are the same mistake.
+All raise ``ValueError``, for a wrong type too: to a caller 2.5 tokens, "many" tokens and -1 tokens
+are the same mistake.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Choice = TypeVar("_Choice", bound=Enum)
 
 
 def check_whole(name: str, value: object, low: int, high: int | None = None) -> None:
-    """Refuse what is not a whole number from ``low`` to ``high``, or upwards if that is None."""
+    """Require a whole number from ``low`` to ``high``, or from ``low`` up if that is None."""
     if (not isinstance(value, int) or isinstance(value, bool) or value < low
             or (high is not None and value > high)):
         reach = f"from {low}" if high is None else f"from {low} to {high}"
@@ -25,7 +25,7 @@ def check_whole(name: str, value: object, low: int, high: int | None = None) -> 
 
 
 def whole_number(name: str, value: object, low: int, high: int | None = None) -> int:
-    """``value`` as an int, checked as by :func:`check_whole`; NumPy's integers are taken, too.
+    """``value`` as an int, checked as by :func:`check_whole`; also accepts NumPy integers.
 
     >>> whole_number("tokens", 2.0, 1)
     Traceback (most recent call last):
@@ -38,14 +38,14 @@ def whole_number(name: str, value: object, low: int, high: int | None = None) ->
 
 
 def real_number(name: str, value: object) -> float:
-    """``value`` as a float, of any range; NumPy's numbers are taken, too."""
+    """``value`` as a float, of any range; also accepts NumPy numbers."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise ValueError(f"{name} must be a number, got {value!r}")
     return float(value)
 
 
 def one_of(name: str, value: object, kind: type[_Choice]) -> _Choice:
-    """The member of ``kind`` that ``value`` is, or whose value it is.
+    """The member of ``kind`` given by ``value``, a member or the value of one.
 
     >>> one_of("size", "big", Enum("Size", {"S": "small", "L": "large"}))
     Traceback (most recent call last):
@@ -59,7 +59,7 @@ def one_of(name: str, value: object, kind: type[_Choice]) -> _Choice:
 
 
 def check_fields(name: str, value: object, fields: Iterable[str]) -> None:
-    """Refuse what is not an object with exactly these fields, as read from JSON.
+    """Require an object with exactly these fields, as read from JSON.
 
     >>> check_fields("config", {"d": 8, "heads": 2}, ["d", "layers"])
     Traceback (most recent call last):

@@ -11,14 +11,14 @@ from sterna.model.pattern import Choice, parse_pattern, shortest
 __all__ = ["NAMED_CONFIGS", "NORMS", "RESIDUALS", "SIZES", "WEIGHTS", "ModelConfig"]
 
 SIZES = ("d", "layers", "dff", "vocab")
-"""The fields of a shape that are numbers: all that a model of the default mixers has."""
+"""The numeric fields of a shape: all that a model of the default mixers needs."""
 NORMS = ("pre", "post")
-"""Where the norm of a block stands: before a mixer, or after its residual."""
+"""Position of the norm in a block: before a mixer, or after its residual."""
 WEIGHTS = ("ternary", "float")
-"""What projections compute with: ternary weights and 8-bit activations, or neither."""
+"""Arithmetic of the projections: ternary weights and 8-bit activations, or floats for both."""
 _HGRN_BIT = ("mlgru(bias=false, bounds=true, gains=true, swish=true)",
              "glu(bias=false, gains=true, joint=true)")
-"""The mixers of the published checkpoints, which mixer "hgrn_bit" stands for."""
+"""The mixers of the published checkpoints, for which mixer "hgrn_bit" is an alias."""
 RESIDUALS = ("plain", "reversible")
 """How blocks are joined: one stream, or two of which training keeps those of the last block."""
 
@@ -28,8 +28,8 @@ class ModelConfig:
     """Shape of a language model; by default a MatMul-free one (arXiv 2406.02528, section 3).
 
     A layer is a token mixer and then a channel mixer (MetaFormer, arXiv 2111.11418), each chosen by
-    name. Only the default mixers have an integer form, and with it gateware. Raises ValueError if a
-    number is out of its range, or a choice is unknown.
+    name. Only the default mixers have an integer form, and so gateware. Raises ValueError if a
+    number is out of range or a choice is unknown.
 
     Parameters
     ----------
@@ -40,16 +40,16 @@ class ModelConfig:
     dff
         Width of the hidden vector of the channel mixer, in channels.
     vocab
-        Number of tokens; with 256 a token is a byte, with 128 an ASCII character.
+        Vocabulary size; with 256 a token is a byte, with 128 an ASCII character.
     mixer, channel
         Pattern (:func:`sterna.model.pattern.parse_pattern`) of the token and channel mixers of
-        the layers, for no more layers than there are, kept in its shortest spelling;
+        the layers, for at most ``layers`` layers, stored in its shortest spelling;
         docs/mixer-formulas.md lists the names. The mixer ``hgrn_bit`` stands for both mixers of the
-        published checkpoints, whose head has gains, too, and in which nothing saturates.
+        published checkpoints; their head has gains, too, and nothing saturates.
     norm
         One of :data:`NORMS`.
     weights
-        Of the projections, one of :data:`WEIGHTS`.
+        Weights of the projections, one of :data:`WEIGHTS`.
     residual
         One of :data:`RESIDUALS`; reversible blocks need norm "pre".
 
@@ -92,7 +92,7 @@ class ModelConfig:
                 f"cannot be undone")
 
     def _shorten(self, name: str) -> None:
-        """Spell a pattern as short as can be: 4*mlgru is mlgru, and has its integer form."""
+        """Shorten the spelling of a pattern: 4*mlgru is mlgru, and so has its integer form."""
         pattern = shortest(parse_pattern(getattr(self, name)))
         if (count := len(parse_pattern(pattern))) > self.layers:
             raise ValueError(
@@ -113,11 +113,11 @@ class ModelConfig:
 
     @property
     def has_integer_form(self) -> bool:
-        """Whether the integer reference, exact ONNX and the gateware know these mixers."""
+        """Whether the integer reference, exact ONNX and the gateware support these mixers."""
         return set(self.to_json()) == set(SIZES)
 
     def check_integer_form(self) -> None:
-        """Refuse a model that has none, with the choices that have no integer form."""
+        """Refuse a model without one; the message names the choices that have none."""
         if not self.has_integer_form:
             chosen = [f"{name} {value}" for name, value in self.to_json().items()
                       if name not in SIZES]
@@ -128,7 +128,7 @@ class ModelConfig:
                 f"model has {', '.join(chosen)}{hint}")
 
     def mixers(self) -> tuple[tuple[Choice, Choice], ...]:
-        """The token mixer and the channel mixer of every layer, the patterns repeated."""
+        """The token mixer and the channel mixer of every layer, with the patterns repeated."""
         token, channel = parse_pattern(self.mixer), parse_pattern(self.channel)
         return tuple((token[layer % len(token)], channel[layer % len(channel)])
                      for layer in range(self.layers))
@@ -142,9 +142,9 @@ class ModelConfig:
         return NAMED_CONFIGS[name]
 
     def projections(self) -> dict[str, tuple[int, int]]:
-        """Return ``{name: (rows, columns)}`` of every ternary matrix of MLGRU and GLU, also if the
-        model has other mixers, in the order of use. Rows are outputs, columns inputs. The names are
-        the ones used in the quantised file, in taps, in ONNX value names and in error messages."""
+        """Return ``{name: (rows, columns)}`` of every ternary matrix of MLGRU and GLU, in the order
+        of use, even if the model has other mixers. Rows are outputs, columns inputs. The quantised
+        file, taps, ONNX value names and error messages use the same names."""
         d, dff = self.d, self.dff
         shapes: dict[str, tuple[int, int]] = {}
         for layer in range(self.layers):
@@ -159,7 +159,7 @@ class ModelConfig:
 
     @property
     def ternary_weights(self) -> int:
-        """Number of ternary weights, the head included."""
+        """Number of ternary weights, including the head."""
         return sum(rows * columns for rows, columns in self.projections().values())
 
 
@@ -171,4 +171,4 @@ NAMED_CONFIGS = {
     "tiny": ModelConfig(d=128, layers=4, dff=384),
     "small": ModelConfig(d=256, layers=4, dff=768),
 }
-"""Shapes by name: what ``sterna train --config`` takes."""
+"""Shapes by name, as ``sterna train --config`` accepts them."""

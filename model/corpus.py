@@ -1,9 +1,9 @@
 """Training text: Python's own reference manual, or any UTF-8 text file.
 
-The built-in corpus is :mod:`pydoc_data.topics`, which every CPython carries. Its topics
-contain each other (``specialmethods`` holds ``customization`` and others whole), so a
-split by topic would leak: topics that share much text are held out together or not at
-all, and a topic that is contained in another one is dropped.
+The built-in corpus is :mod:`pydoc_data.topics`, part of every CPython. Its topics contain
+each other (``specialmethods`` includes all of ``customization`` and others), so a split by
+topic would leak: topics that share much text are held out together or not at all, and a
+topic contained in another is dropped.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Text to train on and text to judge by, as UTF-8 bytes, with a name for people, and the file
-    that it was read from, if it was.
+    """Training text and held-out text as UTF-8 bytes, with a display name and the source file, if
+    any.
 
-    ``general`` is text of a more general kind to begin with, or empty: see
+    ``general`` is more general text to begin training with, or empty: see
     :attr:`sterna.model.training.recipe.TrainRecipe.general_share`.
     """
 
@@ -60,14 +60,14 @@ class Corpus:
 
     @property
     def sha256(self) -> str:
-        """Hash of train and held-out part, in hexadecimal; changes if one byte of either does."""
+        """Hash of the train and held-out parts, in hexadecimal; changes with any byte of either."""
         digest = hashlib.sha256(len(self.train).to_bytes(8, "little"))
         digest.update(self.train)
         digest.update(self.heldout)
         return digest.hexdigest()
 
     def as_ascii(self) -> Corpus:
-        """Return the text in ASCII, for models whose vocabulary is that."""
+        """Return the text in ASCII, for models with an ASCII vocabulary."""
         return Corpus(f"{self.name}-ascii", as_ascii(self.train), as_ascii(self.heldout), self.file,
                       as_ascii(self.general))
 
@@ -75,19 +75,19 @@ class Corpus:
 def as_ascii(text: bytes) -> bytes:
     """Return UTF-8 text in ASCII.
 
-    Accents go, letters and signs with a compatible ASCII spelling take that, and everything
-    else is left out.
+    Accents are removed, letters and signs with a compatible ASCII spelling take it, and
+    everything else is left out.
 
     >>> as_ascii("Caf\u00e9 \u2026".encode())
     b'Cafe ...'
     """
-    # Of each character by itself: what the decomposition puts in order are accents, which go.
+    # Piecewise is safe: normalisation reorders only accents, and those are removed.
     return b"".join(unicodedata.normalize("NFKD", piece).encode("ascii", "ignore")
                     for piece in _characters(text))
 
 
 def left_out(text: bytes) -> str:
-    """What :func:`as_ascii` leaves out of UTF-8 text, as a sentence.
+    """Describe in a sentence the characters of UTF-8 text that :func:`as_ascii` leaves out.
 
     >>> left_out("Caf\u00e9, \u03a9 and \u03a9".encode())
     '2 of 13 characters have no spelling in ASCII and are left out, most of them \u03a9'
@@ -107,7 +107,7 @@ def left_out(text: bytes) -> str:
 
 
 def _characters(text: bytes) -> Iterator[str]:
-    """UTF-8 text as characters, in pieces: at once they would take up to four times its size."""
+    """UTF-8 text as characters, in pieces: the whole would take up to four times its size."""
     return codecs.iterdecode((text[start:start + _PIECE_BYTES] for start in range(
         0, len(text), _PIECE_BYTES)), "utf-8")
 
@@ -119,7 +119,7 @@ def _long_lines(text: str) -> set[str]:
 def with_general(corpus: Corpus, text: bytes) -> Corpus:
     """Return a corpus with a UTF-8 text as its general text.
 
-    Long lines (40 characters) that are held out, too, are left out of it.
+    Long lines (40 characters) that also occur in the held-out text are removed from it.
     """
     held = {line for line in corpus.heldout.split(b"\n") if len(line) >= _LONG_LINE_CHARS}
     lines = [line for line in text.split(b"\n") if line not in held]
@@ -127,7 +127,7 @@ def with_general(corpus: Corpus, text: bytes) -> Corpus:
 
 
 def _group_by_shared_lines(lines: dict[str, set[str]]) -> list[list[str]]:
-    """Group names (sorted) of which one shares 20 % of its long lines with another."""
+    """Group names (sorted) that share 20 % of the long lines of either."""
     group_of = {name: [name] for name in sorted(lines)}
     for a, b in itertools.combinations(sorted(lines), 2):
         fewer = min(len(lines[a]), len(lines[b]))
@@ -140,7 +140,7 @@ def _group_by_shared_lines(lines: dict[str, set[str]]) -> list[list[str]]:
 
 
 def _hash_of_first(group: list[str]) -> bytes:
-    """Order of the groups: fixed, and unrelated to what the names mean."""
+    """Sort key of the groups: fixed, and unrelated to the meaning of the names."""
     return hashlib.sha256(group[0].encode()).digest()
 
 
@@ -180,10 +180,10 @@ def _manual() -> tuple[str, str]:
 def _docstrings(folder: Path) -> list[str]:
     """Every docstring of the Python sources below ``folder`` once, in sorted order of the files.
 
-    Tests and installed packages are left out. To parse the sources takes seconds, so what they
-    gave is kept for as long as neither they nor this file change.
+    Tests and installed packages are left out. Parsing takes seconds, so the result is cached
+    until the sources or this file change.
     """
-    # lib2to3 left with Python 3.13.
+    # lib2to3 was removed in Python 3.13.
     skipped = {"test", "tests", "idle_test", "site-packages", "dist-packages", "lib2to3"}
     paths: list[Path] = []
     for root, folders, names in os.walk(folder):
@@ -206,11 +206,11 @@ def _docstrings(folder: Path) -> list[str]:
 
 
 def _parsed_docstrings(paths: list[Path]) -> Iterator[str]:
-    """The sources are parsed, never imported."""
+    """The docstrings of sources, which are parsed, never imported."""
     for path in paths:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # an old source's escapes are not our matter
+                warnings.simplefilter("ignore")  # invalid escapes in old sources do not matter here
                 tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, OSError):
             continue
@@ -223,7 +223,7 @@ def _parsed_docstrings(paths: list[Path]) -> Iterator[str]:
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield what ``ast.walk`` does, in its order, without what is inside expressions."""
+    """Yield the nodes of ``ast.walk`` in its order, except those inside expressions."""
     found: deque[ast.AST] = deque([tree])
     while found:
         node = found.popleft()
@@ -235,13 +235,13 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def builtin_corpus(docstrings: bool = False, *, general: bool = False) -> Corpus:
-    """Return the corpus that comes with Python: its reference manual.
+    """Return the corpus that is part of Python: its reference manual.
 
-    Its texts depend on the Python version; ``Corpus.sha256`` tells corpora apart. The train part
-    can be extended by the ``docstrings`` of the standard library, for long runs that would learn
-    the manual by heart; it then stands five times before them, so that about half of what is read
-    is of the kind that is judged. Or they can be ``general`` text to begin with. A docstring that
-    shares a long line with the held-out text, which is the same in any case, is left out.
+    Its text depends on the Python version; ``Corpus.sha256`` identifies a corpus. The
+    ``docstrings`` of the standard library can extend the train part, for long runs that would
+    memorise the manual; the manual is then repeated five times before them, so that about half of
+    the train text resembles the held-out text. Or they can be the ``general`` text. A docstring
+    that shares a long line with the held-out text, which is always the same, is left out.
     """
     if docstrings and general:
         raise ValueError("the docstrings are part of the train text, or general text to begin "
@@ -260,9 +260,8 @@ def builtin_corpus(docstrings: bool = False, *, general: bool = False) -> Corpus
 
 
 def corpus_from_file(path: str | Path, heldout_fraction: float = 0.1) -> Corpus:
-    """Return the text of a UTF-8 file, whose end is held out: ``heldout_fraction`` of it, above 0
-    and at most 0.5. The cut is moved to the next end of a line, or else to the next whole
-    character.
+    """Return the text of a UTF-8 file with its end held out: ``heldout_fraction`` of it, above 0
+    and at most 0.5. The cut moves to the next end of a line, else to the next whole character.
 
     Raises ValueError if the file cannot be read, is empty, too small or not UTF-8.
     """

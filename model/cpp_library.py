@@ -1,4 +1,4 @@
-"""Compiling a folder of C++ into a library with g++: once for a machine, and never half."""
+"""Compile a folder of C++ into a library with g++, once per machine and atomically."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class NoCompilerError(CompileError):
 
 @dataclass(frozen=True, slots=True)
 class CppLibrary:
-    """What a library is made from: ``name`` begins the name of its file, and ``what`` is what
-    messages call it; ``flags`` of g++ are for compiling and for linking. With ``this_processor``
-    they make it for the processor at hand, and one that was built on another is never taken."""
+    """Sources and options of a library: ``name`` begins its file name, messages call it ``what``,
+    and g++ compiles and links it with ``flags``. With ``this_processor`` these target the local
+    processor, and a library built on another is never used."""
 
     name: str
     sources: Path
@@ -41,8 +41,8 @@ class CppLibrary:
     this_processor: bool = False
 
     def built(self, folder: Path | None = None) -> Path | None:
-        """The library if it is there already, of these sources, options and this compiler; of any
-        compiler if none is installed."""
+        """The library if already built from these sources and options with this compiler, or with
+        any compiler if none is installed."""
         folder = cache_folder() if folder is None else folder
         compiler = shutil.which("g++")
         if compiler is None:
@@ -54,7 +54,7 @@ class CppLibrary:
         self, folder: Path | None = None, *,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Path:
-        """The library in ``folder`` (None: that of the cache), compiled unless it is there already.
+        """The library in ``folder`` (None: that of the cache), compiled unless already built.
 
         Its name is ``NAME-SOURCES-COMPILER.so``, with a hash of the sources and options (and of the
         processor if it matters) and one of the compiler. ``progress(done, total)`` counts compiled
@@ -99,7 +99,7 @@ class CppLibrary:
             raise CompileError(f"g++ failed on {self.what} ({step}): {reason}")
 
     def _stem(self) -> str:
-        """The name with a hash of the sources and of the options they are compiled with."""
+        """The name with a hash of the sources and compile options."""
         files = sorted([*self.sources.glob("*.cpp"), *self.sources.glob("*.hpp")])
         if not files:
             raise CompileError(f"{self.sources}: holds no C++ sources of {self.what}")
@@ -112,19 +112,19 @@ class CppLibrary:
 
 
 def compiler_key(compiler: str) -> str:
-    """Hash of the compiler's version and of what it compiles for."""
+    """Hash of the compiler's version and target."""
     told = [subprocess.run([compiler, option], capture_output=True, text=True, check=False).stdout
             for option in ("--version", "-dumpmachine")]
     return hashlib.sha256("\n".join(told).encode()).hexdigest()[:8]
 
 
 def _processor() -> str:
-    """What the processor is and can do, as far as the system tells."""
+    """Model and features of the processor, as far as the system reports them."""
     try:
         told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
-    # Of the first core; clocks and the like change.
+    # Only stable fields, of the first core; clocks and the like change.
     return "\n".join(re.findall(
         r"^(?:vendor_id|cpu family|model|flags|CPU \w+|Features)\s*:.*$",
         told.split("\n\n")[0], re.MULTILINE))

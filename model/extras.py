@@ -1,4 +1,4 @@
-"""How to install the parts of Sterna that are optional."""
+"""How to install the optional parts of Sterna."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ _FOLDER = Path(__file__).resolve().parents[1]
 
 
 def install_command(extra: str, folder: Path = _FOLDER) -> str:
-    """The command line that installs an extra (or, without one, Sterna as it is) beside the Sterna
-    that is running: of the checkout ``folder``, or the wheel that was installed if it is still
-    there."""
+    """The command line that installs an extra (or, if empty, plain Sterna) for the running Sterna:
+    from the checkout ``folder``, or from the wheel it was installed from if that still exists."""
     pip = f"{shlex.quote(sys.executable)} -m pip install"
     extra = extra and f"[{extra}]"
     if (folder / "pyproject.toml").is_file():

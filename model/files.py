@@ -1,4 +1,4 @@
-"""Reading texts with clear errors, and writing files so that nothing is left half-written."""
+"""Read texts with clear errors, and write files atomically."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _PIECE_BYTES = 1 << 20
 
 
 def check_path(name: str, path: object) -> None:
-    """Raise ValueError if an argument is no path."""
+    """Raise ValueError if an argument is not a path."""
     if not isinstance(path, str | os.PathLike):
         raise ValueError(f"{name} must name a file or folder, got {path!r}")
 
 
 def check_unpublished(path: str | Path, error: type[ValueError] = ValueError) -> None:
-    """Raise ``error`` for the folder of a published checkpoint, where a model or a run of ours is
-    wanted."""
+    """Raise ``error`` for the folder of a published checkpoint where a Sterna model or run is
+    expected."""
     if (Path(path) / "config.json").is_file():
         raise error(f"{path} is a published checkpoint: make a model file of it first, with "
                     f"sterna convert {path} -o FILE")
 
 
 def check_writable(path: Path) -> None:
-    """Raise OSError if a file or folder of this name could not be written: the nearest folder that
-    exists is tried, before long work."""
+    """Raise OSError if a file or folder of this name could not be written, for use before long
+    work; tries the nearest existing folder."""
     place = next(each for each in path.absolute().parents if each.exists())
     try:
         with tempfile.TemporaryFile(dir=place):
@@ -45,14 +45,14 @@ def check_writable(path: Path) -> None:
 def write_atomically(path: Path, data: bytes | str) -> Path:
     """Write ``data`` to a temporary file beside ``path``, then rename it to ``path``.
 
-    Raises OSError if the folder is missing, read-only or full; ``path`` is then as it was before.
+    Raises OSError if the folder is missing, read-only or full; ``path`` is then unchanged.
     """
     path = Path(path)
     raw = data.encode() if isinstance(data, str) else data
     try:
         _write(path, raw)
     except OSError as error:
-        # Name the file that was wanted, not the temporary one.
+        # Name the target file, not the temporary one.
         reason = f"cannot write ({error.strerror or error})"
         raise OSError(error.errno, reason, str(path)) from error
     return path
@@ -73,8 +73,8 @@ def _write(path: Path, raw: bytes) -> None:
 
 
 def read_text(path: str | Path, *, at_least: int = 2) -> bytes:
-    """Read a UTF-8 text file, as bytes without a byte-order mark; ValueError if it cannot be, or
-    has fewer than ``at_least``."""
+    """Read a UTF-8 text file as bytes without a byte-order mark; ValueError if it cannot be read
+    or has fewer than ``at_least`` bytes."""
     path = Path(path)
     try:
         data = path.read_bytes()
@@ -82,7 +82,7 @@ def read_text(path: str | Path, *, at_least: int = 2) -> bytes:
         raise ValueError(f"{path}: cannot read the text ({error.strerror or error})") from error
     for _ in utf8_blocks(path, (data[start:start + _PIECE_BYTES]
                                 for start in range(0, len(data), _PIECE_BYTES))):
-        pass    # at once a large text would take up to four times its size
+        pass    # decoding a large text whole would take up to four times its size
     data = data.removeprefix(codecs.BOM_UTF8)
     if len(data) < at_least:
         raise ValueError(
@@ -91,13 +91,13 @@ def read_text(path: str | Path, *, at_least: int = 2) -> bytes:
 
 
 def utf8_blocks(name: object, blocks: Iterable[bytes], start: int = 0) -> Iterator[bytes]:
-    """The blocks of a UTF-8 text that is called so, from offset ``start`` on, as they come.
+    """Pass on the blocks of the UTF-8 text ``name``, from offset ``start`` on, checking each.
 
-    Raises ValueError at a byte that is not UTF-8, wherever blocks end.
+    Raises ValueError at a byte that is not UTF-8; blocks may end inside a character.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     for block in itertools.chain(blocks, [b""]):
-        begun = len(decoder.getstate()[0])      # bytes of a character that the last block began
+        begun = len(decoder.getstate()[0])      # bytes of an incomplete character in the last block
         try:
             decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:

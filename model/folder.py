@@ -1,4 +1,4 @@
-"""Writing a folder as a whole: afterwards it is all new, or just as it was."""
+"""Write a folder atomically: afterwards it is entirely new, or unchanged."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _GENERATOR = "sterna"
 
 
 class OutputFolderError(ValueError):
-    """The output folder holds something that is not ours to replace."""
+    """The output folder holds something that Sterna must not replace."""
 
 
 def write_folder(
     folder: Path, files: Mapping[str, str | bytes], manifest: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Write ``files`` (text as UTF-8) and their manifest as ``folder``, whose parents are made.
+    """Write ``files`` (text as UTF-8) and their manifest as ``folder``, creating its parents.
 
-    The files go to a temporary folder beside it, which then takes its name. ``manifest`` is what
-    ``params.json`` says besides the checksums of the files; it is returned as it was written. Names
-    under its ``made`` may turn up in the folder later, as what its own Makefile makes, and are
-    replaced with it.
+    The files go to a temporary folder beside it, which is then renamed. ``params.json`` holds
+    ``manifest`` and the checksums of the files; its content is returned. Files listed under
+    ``made`` of the manifest are outputs of the folder's Makefile; they may exist later and are
+    replaced with the folder.
 
-    Raises OutputFolderError if ``folder`` is a file, or holds files that are not from an earlier
-    call; OSError if the place is read-only or full: nothing has changed then.
+    Raises OutputFolderError if ``folder`` is a file or holds files not from an earlier call;
+    OSError if the location is read-only or full. In both cases nothing has changed.
     """
     folder = Path(folder)
     check_replaceable(folder)
@@ -56,7 +56,7 @@ def write_folder(
             for name, content in {**contents, MANIFEST: text.encode()}.items():
                 (new / name).write_bytes(content)
     except OSError as error:
-        # Name the folder that was wanted, not the temporary one.
+        # Name the target folder, not the temporary one.
         reason = f"cannot write ({error.strerror or error})"
         raise OSError(error.errno, reason, str(folder)) from error
     written: dict[str, Any] = json.loads(text)
@@ -65,8 +65,8 @@ def write_folder(
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Give an empty folder beside ``folder``, which takes its name, and its place, at the end of
-    the block; if the block raises, what was there stays and the new folder is removed."""
+    """Give an empty folder beside ``folder`` that replaces it at the end of the block; if the block
+    raises, ``folder`` is unchanged and the new folder is removed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -86,7 +86,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def check_replaceable(folder: Path) -> None:
-    """Refuse a folder that :func:`write_folder` would refuse: to be known before long work."""
+    """Refuse a folder that :func:`write_folder` would refuse, for use before long work."""
     check_writable(folder)
     if not folder.exists():
         return

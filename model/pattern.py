@@ -11,12 +11,12 @@ from typing import TypeAlias
 __all__ = ["Choice", "Option", "parse_pattern", "shortest"]
 
 Option: TypeAlias = int | float | bool | str
-"""What the option of a mixer may be."""
+"""Types of a mixer's option."""
 
 _TERM = re.compile(
     r"(?:(?P<count>\d+)\s*\*\s*)?(?P<name>[^\s*+()=,]+)\s*(?:\((?P<options>[^()]*)\))?")
 _LARGEST = (1 << 31) - 1
-"""Of whole numbers: more than any size, and no overflow in what is computed with it."""
+"""Largest whole number of an option: above any size, and no overflow in values computed from it."""
 _OPTION = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>[^\s,=]+)")
 
 
@@ -40,9 +40,8 @@ def parse_pattern(pattern: str) -> tuple[Choice, ...]:
     """The choices of a pattern, in the order of the layers.
 
     A pattern is ``count*name(option=value, ...)`` one or more times with ``+`` between; count and
-    options may be left out. A model with more layers than choices begins again with the first.
-    Raises ValueError if the text is no pattern. Whether there is a mixer of a name, and what
-    options it has, is for the registry to say.
+    options are optional. A model with more layers than choices repeats them. Raises ValueError if
+    the text is not a pattern. The registry, not this function, checks names and options of mixers.
 
     >>> [str(choice) for choice in parse_pattern("3*mlgru + window(size=64)")]
     ['mlgru', 'mlgru', 'mlgru', 'window(size=64)']
@@ -62,7 +61,7 @@ def parse_pattern(pattern: str) -> tuple[Choice, ...]:
 
 
 def shortest(choices: Sequence[Choice]) -> str:
-    """The pattern of these choices, one spelling for all that are the same when repeated.
+    """The shortest pattern of these choices, the same for all that are equal when repeated.
 
     >>> [shortest(parse_pattern(each)) for each in ("mlgru+mlgru + mqa()", "2*mlgru", "a+b+a+b")]
     ['2*mlgru + mqa', 'mlgru', 'a + b']

@@ -1,4 +1,4 @@
-"""Processes that work for another one and end with it, and those that a launcher started."""
+"""Worker processes that end with their parent, and processes started by a launcher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["deaf_to_ctrl_c", "end_with_parent", "is_first_process", "is_launched
 
 @contextmanager
 def on_signal(number: signal.Signals, handler: signal.Handlers) -> Iterator[None]:
-    """Handle a signal so in the block. Only the main thread may; in others nothing changes."""
+    """Use ``handler`` for a signal in the block; without effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -27,13 +27,12 @@ def on_signal(number: signal.Signals, handler: signal.Handlers) -> Iterator[None
 
 
 def deaf_to_ctrl_c() -> AbstractContextManager[None]:
-    """Ignore Ctrl-C in the block, and for ever in the processes that it starts."""
+    """Ignore Ctrl-C in the block, and permanently in the processes that it starts."""
     return on_signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def end_with_parent() -> None:
-    """For a worker, as its first act: leave Ctrl-C to the process that started it, and end when
-    that does."""
+    """Make a worker leave Ctrl-C to its parent process and end with it; to be called first."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)    # if another thread started it
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -59,5 +58,5 @@ def is_first_process() -> bool:
 
 
 def local_rank() -> int | None:
-    """The number of this process on its machine; None if no launcher started it."""
+    """The rank of this process on its machine; None if no launcher started it."""
     return int(os.environ.get("LOCAL_RANK", "0")) if is_launched() else None

@@ -2,10 +2,10 @@
 
 A profile names every fixed-point format of the integer model and derives every shift,
 range and table from them, once. The integer reference, the ONNX graphs and the gateware
-read these properties and never recompute one.
+read these properties and never recompute them.
 
-Bounds that hold for every profile are properties here (``*_max``), each with the reason
-it holds; ``tests/test_profile.py`` and ``tests/test_integer_ranges.py`` try to break them.
+Bounds that hold for every profile are properties here (``*_max``), each with its proof;
+``tests/test_profile.py`` and ``tests/test_integer_ranges.py`` try to break them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class FixedPoint:
-    """A signed two's complement format: ``bits`` in all, ``frac`` after the point.
+    """A signed two's complement format: ``bits`` in total, ``frac`` after the point.
 
     >>> FixedPoint(12, 7).limit     # the range is -16.0 <= value < 16.0
     16.0
@@ -54,19 +54,19 @@ class FixedPoint:
 
 
 _FORMATS = ("x", "z", "h", "o", "p", "logit")
-"""The fields of a profile that are formats."""
+"""The format fields of a profile."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumericProfile:
-    """Every format of the integer model, and what follows from them.
+    """Every format of the integer model, and the values derived from them.
 
     Raises ValueError if the formats contradict each other or break a proof in docs/numerics.md:
-    ``reciprocal_bits`` below the widest of x, o and p, or above 24; more than 10 ``root_frac``,
-    which could take ``isqrt`` past 2^52; ``MA`` below ``MK - 1``, where rounding could give an A of
-    2^MA; segments that are no power of two or more than z has values; a negative shift; ``h`` of
-    another real range than ``z``; ``z`` beyond ±512; a number of bits that is not a whole number in
-    its range.
+    ``reciprocal_bits`` below the widest of x, o and p, or above 24; ``root_frac`` above 10, which
+    could take ``isqrt`` past 2^52; ``MA`` below ``MK - 1``, where rounding could give an A of 2^MA;
+    segments that are not a power of two or exceed the number of values of z; a negative shift;
+    different real ranges of ``h`` and ``z``; ``z`` beyond ±512; a number of bits that is not a
+    whole number in its range.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class NumericProfile:
             check_whole(name, getattr(self, name), low, high)
         widest = max(self.x.bits, self.o.bits, self.p.bits)
         if not widest <= self.reciprocal_bits <= 24:
-            # m <= 2^(k-1) makes the largest element quantise to exactly 127.
+            # With m <= 2^(k-1) the largest element quantises to exactly 127.
             raise ValueError(
                 f"reciprocal_bits must be from {widest} (the widest normalised vector) "
                 f"to 24 (y*R stays in 32 bits), got {self.reciprocal_bits}")
@@ -187,7 +187,7 @@ class NumericProfile:
     def sigmoid_table(self) -> list[int]:
         """Return the sigmoid at every segment boundary, rounded half up to Ff bits.
 
-        One entry for each segment, and one more at the upper end if the table is
+        One entry per segment, and one more at the upper end if the table is
         interpolated. This is a definition: the quantised file stores the integers.
         """
         return sigmoid_table(self.z, self.sigmoid_frac, self.sigmoid_segments)
@@ -217,21 +217,21 @@ class NumericProfile:
     # Outputs of the projections ----------------------------------------------------
 
     def output_format(self, projection: str) -> FixedPoint:
-        """Format of what a projection adds to or replaces: z, x (out, down) or logit."""
+        """Format of the value that a projection adds to or replaces: z, x (out, down) or logit."""
         part = projection.rsplit(".", 1)[-1]
         return {"out": self.x, "down": self.x, "head": self.logit}.get(part, self.z)
 
     def bias_bits(self, projection: str) -> int:
-        """Width of a bias: one bit more than the output, so that it alone can saturate."""
+        """Width of a bias: one bit more than the output, so that a bias alone can saturate it."""
         return self.output_format(projection).bits + 1
 
     def quantize_scale(self, scale: float) -> tuple[int, int]:
         """Return ``(k, shift)`` for a projection whose real scale is ``scale``.
 
-        ``scale`` is what ``acc * V / 2^P`` is multiplied with to give the output in its own
-        integers: ``s_w * sqrt(columns) / 127 * 2^frac``. k is normalised to use all of its bits,
-        and ``k * 2^(-shift)`` with ``A``'s truncation gives the scale back. Raises ValueError if
-        the scale is not positive or needs a shift outside 1 to ``max_shift``.
+        ``scale`` is the factor from ``acc * V / 2^P`` to the integers of the output:
+        ``s_w * sqrt(columns) / 127 * 2^frac``. k is normalised to use all of its bits, and
+        ``k * 2^(-shift)`` with ``A``'s truncation gives the scale back. Raises ValueError if the
+        scale is not positive or needs a shift outside 1 to ``max_shift``.
 
         >>> S16.quantize_scale(1.0)
         (32768, 15)
@@ -259,8 +259,8 @@ def sigmoid_table(z: FixedPoint, frac: int, segments: int) -> list[int]:
     """Return the sigmoid at the boundaries of segments over the whole range of ``z``, rounded half
     up to ``frac`` bits and below 1.
 
-    One entry for each segment, and one more at the upper end if the table is interpolated, which
-    is when z has more values than there are segments.
+    One entry per segment, and one more at the upper end if the table is interpolated, that is, if
+    z has more values than segments.
     """
     entries = segments + (1 if segments < 1 << z.bits else 0)
     table = []
@@ -272,8 +272,8 @@ def sigmoid_table(z: FixedPoint, frac: int, segments: int) -> list[int]:
 
 
 def mantissa_and_shift(scale: float, mantissa_bits: int, scale_bits: int) -> tuple[int, int]:
-    """Return ``(k, shift)``: ``k`` uses all of its bits, ``k * 2**(scale_bits - mantissa_bits)
-    * 2**-shift`` is next to ``scale``, which is positive and finite.
+    """Return ``(k, shift)``: ``k`` uses all of its bits, and ``k * 2**(scale_bits - mantissa_bits)
+    * 2**-shift`` is closest to ``scale``, which is positive and finite.
 
     Raises ValueError if the shift is outside 1 to ``NumericProfile.max_shift``.
 
@@ -300,7 +300,7 @@ S16 = NumericProfile(
     reciprocal_bits=24, root_frac=4, scale_frac=16, mantissa_bits=16, scale_bits=16,
     sigmoid_frac=15, sigmoid_segments=64,
 )
-"""The safe default: every vector in 16 bits, the sigmoid interpolated between 65 entries."""
+"""The safe default: every vector in 16 bits, a sigmoid interpolated between 65 entries."""
 
 C12 = NumericProfile(
     name="C12",
@@ -309,7 +309,7 @@ C12 = NumericProfile(
     reciprocal_bits=16, root_frac=2, scale_frac=14, mantissa_bits=12, scale_bits=14,
     sigmoid_frac=8, sigmoid_segments=256,
 )
-"""The compact one: 12-bit residual and state, 8-bit pre-activations that index the
+"""The compact profile: 12-bit residual and state, 8-bit pre-activations that index the
 sigmoid's 256 bytes directly."""
 
 PROFILES = {profile.name: profile for profile in (S16, C12)}
@@ -317,7 +317,7 @@ PROFILES = {profile.name: profile for profile in (S16, C12)}
 
 
 def profile_of(profile: NumericProfile | str) -> NumericProfile:
-    """The profile itself, or the one of a name.
+    """The profile itself, or the one with this name.
 
     Raises ValueError if it is neither.
     """

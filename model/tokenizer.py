@@ -11,7 +11,7 @@ __all__ = ["ASCII_VOCAB", "VOCAB", "as_bytes", "check_bytes", "check_tokens",
            "contiguous_sequences", "decode", "encode", "known_bytes", "utf8"]
 
 VOCAB = 256
-"""Number of tokens: one for each value of a byte."""
+"""Number of tokens: one per byte value."""
 
 ASCII_VOCAB = 128
 """Number of tokens of a model that reads and writes ASCII."""
@@ -20,7 +20,7 @@ ASCII_VOCAB = 128
 def encode(text: str | bytes) -> np.ndarray:
     """Return the tokens of ``text``: its UTF-8 bytes as int64 ``[length]``.
 
-    Raises ValueError if ``text`` is neither text nor bytes, or has half of a character.
+    Raises ValueError if ``text`` is neither text nor bytes, or contains a lone surrogate.
 
     >>> encode("aß").tolist()
     [97, 195, 159]
@@ -29,8 +29,8 @@ def encode(text: str | bytes) -> np.ndarray:
 
 
 def as_bytes(text: str | bytes, name: str = "the text") -> bytes:
-    """A text as UTF-8, bytes as they are. Raises ValueError for anything else, and for a text with
-    half of a character, which UTF-8 does not have; there ``name`` is what it is called."""
+    """A text as UTF-8, bytes unchanged. Raises ValueError for anything else, and for a text with a
+    lone surrogate, which UTF-8 cannot encode; that message calls the text ``name``."""
     if not isinstance(text, (str, bytes, bytearray)):   # bytes(5) would be five NULs
         raise ValueError(f"text must be str or bytes, got {type(text).__name__} {text!r}")
     try:
@@ -76,7 +76,7 @@ def decode(tokens: np.ndarray | list[int]) -> str:
 
 
 def known_bytes(vocab: int) -> str:
-    """What a model with such a vocabulary knows, as the object of a sentence.
+    """The input that a model with such a vocabulary knows, as the object of a sentence.
 
     >>> known_bytes(128), known_bytes(65)
     ('only ASCII characters', 'only the bytes 0 to 64')
@@ -86,8 +86,8 @@ def known_bytes(vocab: int) -> str:
 
 
 def check_bytes(text: bytes, vocab: int, source: str = "the text", hint: str = "") -> None:
-    """Refuse a text with a byte that a model of this vocabulary does not know. ``source`` is what
-    the message calls the text, and ``hint`` its end.
+    """Refuse a text with a byte that a model of this vocabulary does not know. The message calls
+    the text ``source`` and ends with ``hint``.
 
     >>> check_bytes("Ω".encode(), 128)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -96,7 +96,7 @@ def check_bytes(text: bytes, vocab: int, source: str = "the text", hint: str = "
     strange = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) >= vocab)
     if strange.size:
         at = start = int(strange[0])
-        while start and text[start] & 0xC0 == 0x80:     # inside of a character
+        while start and text[start] & 0xC0 == 0x80:     # inside a character
             start -= 1
         raise ValueError(
             f"{source} has {text[start:start + 4].decode(errors='replace')[0]!r}, the byte "
@@ -106,9 +106,9 @@ def check_bytes(text: bytes, vocab: int, source: str = "the text", hint: str = "
 def contiguous_sequences(tokens: np.ndarray, sequences: int) -> np.ndarray:
     """Split tokens ``[length]`` into contiguous pieces ``[sequences, length // sequences]``.
 
-    Held-out text is evaluated this way: every piece is read from its start to its end with the
-    state carried along, and all pieces run side by side. Up to ``sequences - 1`` tokens at the end
-    are left out. Raises ValueError if ``sequences`` is below 1 or a piece would be shorter than 2
+    Held-out text is evaluated this way: every piece is read from start to end with its state
+    carried along, and all pieces run in parallel. Up to ``sequences - 1`` tokens at the end are
+    left out. Raises ValueError if ``sequences`` is below 1 or a piece would be shorter than 2
     tokens, which leaves nothing to predict.
 
     >>> contiguous_sequences(np.arange(7), 3).tolist()

@@ -1,4 +1,4 @@
-"""Simulation of the emitted Verilog, by its own benches and by your own cocotb test."""
+"""Simulation of the emitted Verilog, with the included benches or your own cocotb test."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""A board in simulation: its top module behind its pins, with a serial line to talk on."""
+"""Simulation of a board: its top module, driven through its pins, with a serial line."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ __all__ = ["BoardSimulation", "ConversationReference"]
 
 _HARNESS = Path(__file__).with_name("board_harness.cpp")
 _CHUNK = 50_000
-"""Cycles between two looks for Ctrl-C."""
+"""Cycles between checks for Ctrl-C."""
 _START_CYCLES = 1_000_000
 _FRAME_BITS = 10
 _NEVER = 1 << 62
 
 
 class BoardSimulation:
-    """The top module of a board, compiled; :mod:`sterna.hw.board` says what is on it.
+    """The compiled top module of a board, see :mod:`sterna.hw.board`.
 
-    It has the methods of a serial port that a conversation needs. Time passes only while
-    something is read. ``work`` is the folder for the Verilog and the library; one that holds the
-    same is not built again. ``host_baud`` is what the other end of the line really sends and
-    expects; None for the board's. The wave file, with views of it beside it, is complete when
-    the simulation is deleted.
+    It has the methods of a serial port that a conversation needs. Time advances only during
+    reads. ``work`` is the folder for the Verilog and the library; an identical one is reused.
+    ``host_baud`` is the actual speed of the host; None for the board's. The wave file, with views
+    of it beside it, is complete when the simulation is deleted.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class BoardSimulation:
             sources, TOP_MODULE, (), work, harness=_HARNESS, waves=check_waves(waves)))
         bit_cycles = params.clock_hz / (host_baud or params.baud)
         pins = params.board.pins
-        with contextlib.chdir(work):        # where it reads its memories
+        with contextlib.chdir(work):        # the folder of its memory files
             self._board = ctypes.c_void_p(
                 self._library.board_new(bit_cycles, pins["led"].is_inverted))
         weakref.finalize(self, self._library.board_delete, self._board)
@@ -62,7 +61,7 @@ class BoardSimulation:
             pins_shown = [WaveSignal(name, 1) for name in ("clk", "rx", "tx", "led")]
             write_views(waves, TOP_MODULE, {"": pins_shown})
             self._library.board_waves(self._board, str(waves.resolve()).encode())
-        # A token, or its bytes, and much more.
+        # The time for a token or its bytes, with a large margin.
         per_token = max(design.cycles_per_token, 3 * _FRAME_BITS * bit_cycles)
         self._patience = int(400 * per_token)
         if not self._run(1, _START_CYCLES):
@@ -75,21 +74,21 @@ class BoardSimulation:
 
     @property
     def busy_cycles(self) -> int:
-        """Cycles in which the LED was on: a token was awaited."""
+        """Cycles with the LED on, waiting for a token."""
         return self._library.board_busy_cycles(self._board)
 
     @property
     def framing_errors(self) -> int:
-        """Bytes that came without a stop bit."""
+        """Bytes received without a stop bit."""
         return self._library.board_framing_errors(self._board)
 
     def write(self, data: bytes) -> int:
-        """Queue bytes for the line to the board; they leave while the board runs."""
+        """Queue bytes for the line to the board; they are sent while the board runs."""
         self._library.board_send(self._board, data, len(data))
         return len(data)
 
     def read(self, size: int = 1) -> bytes:
-        """Run until so many bytes have come; return fewer if none comes for very long."""
+        """Run until ``size`` bytes are received; return fewer after a timeout."""
         waiting, last = self._run(size, 0), self.cycles
         while waiting < size and self.cycles - last < self._patience:
             before = waiting
@@ -99,7 +98,7 @@ class BoardSimulation:
         return self._received(size)
 
     def run(self, cycles: int) -> bytes:
-        """Run for so many cycles; return all that has come."""
+        """Run for a number of cycles; return all bytes received."""
         return self._received(self._run(_NEVER, cycles))
 
     def _received(self, size: int) -> bytes:
@@ -132,7 +131,7 @@ _LINE_END = 10
 
 
 class ConversationReference:
-    """Holds a conversation with a step graph, as a board does with its core.
+    """Conversation with a step graph, behaving like a board with its core.
 
     ``temperature`` and ``seed`` are those of :class:`~sterna.model.quantized.sampling.Sampler`.
     """
@@ -150,7 +149,7 @@ class ConversationReference:
     def say(self, text: Sequence[int], tokens: int, *, line_end: bool = False) -> list[int]:
         """Return the tokens that follow a line.
 
-        The last one of a line's text is run when the next line comes, as it is on a board.
+        As on a board, the last one is run at the start of the next line.
         """
         given = [*self._pending, *text]
         if line_end or not given:

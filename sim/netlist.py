@@ -1,7 +1,7 @@
-"""Simulate the netlist that is made of a unit for ECP5 as its Verilog is simulated.
+"""Simulate the ECP5 netlist of a unit in the same way as its Verilog.
 
-The benches, the data and the references are those of the Verilog; only what the simulator
-compiles is another: the synthesised netlist, and models of the cells it consists of.
+Benches, data and references are the same; only the simulator's sources differ: the synthesised
+netlist and models of its cells.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ __all__ = ["netlist_of", "simulate_core_netlist", "simulate_netlist",
 
 
 def synthesize_unit(emitted: EmittedUnit) -> dict[str, Any]:
-    """Synthesise an emitted unit for ECP5 and return the netlist, as Yosys' JSON has it."""
+    """Synthesise an emitted unit for ECP5 and return the netlist from Yosys' JSON."""
     return synthesize(files_of(emitted.verilog_path), emitted.module, ECP5)[1]
 
 
 def netlist_of(emitted: EmittedUnit, folder: Path) -> EmittedUnit:
-    """Return a unit like an emitted one, whose Verilog is the netlist made of it.
+    """Return a copy of an emitted unit with its netlist as Verilog.
 
-    Its registers are absorbed as ``sterna synth`` does before placement, which also opens the ends
-    of carry chains (``free_carry_ends``): that is not simulated. ``folder`` is where to write; one
-    that Sterna wrote is replaced. NetlistError if the netlist has a cell that is not modelled.
+    Registers are absorbed as in ``sterna synth`` before placement, which also opens the ends of
+    carry chains (``free_carry_ends``): that is not simulated. Writes to ``folder``, replacing one
+    that Sterna wrote. NetlistError if the netlist has a cell without a model.
     """
     check_replaceable(folder)
     netlist = synthesize_unit(emitted)
     absorb_registers(netlist, emitted.module)
     texts = {**model_files(), f"{emitted.module}.v": netlist_verilog(netlist, emitted.module)}
-    for path in emitted.folder.glob("*.hex"):       # memory images that the bench reads
+    for path in emitted.folder.glob("*.hex"):       # memory images for the bench
         texts[path.name] = path.read_text(encoding="utf-8")
     texts["filelist.f"] = "".join(f"{name}\n" for name in texts if name.endswith(".v"))
     write_folder(folder, texts, {"netlist_of": emitted.module})

@@ -34,7 +34,7 @@ from sterna.sim.reports import PhaseReport, SimulationReport
 __all__ = ["simulate_network"]
 
 _FEW = 4
-"""Frames of a phase that is there for something else than the frames."""
+"""Frames of a phase that does not test the frames themselves."""
 
 
 def simulate_network(
@@ -45,29 +45,29 @@ def simulate_network(
     prepare: Callable[[EmittedUnit, Path], EmittedUnit] = lambda emitted, work: emitted,
     progress: Callable[[str], None] = lambda message: None, **sizes: Any,
 ) -> SimulationReport:
-    """Run the Verilog of a network on recordings, and compare it with the integer reference and
-    with onnxruntime: every result, and with a trace port every tensor.
+    """Run the Verilog of a network on recordings and compare every result, and with a trace port
+    every tensor, with the integer reference and with onnxruntime.
 
     Parameters
     ----------
     model
         A network over frames.
     recordings
-        Integer frames, ``[length, channels]`` each, as ``model.integers`` makes them; each begins
-        with a fresh state. Sequences of the unit take turns.
+        Integer frames, ``[length, channels]`` each, from ``model.integers``; each begins with a
+        fresh state. They are assigned to the sequences of the unit in turn.
     engine
         ``cocotb`` with a trace port, random pauses, a reset in mid-vector and extreme frames;
         ``cpp`` for thousands of frames, without pauses or trace.
     simulator, waves, work, seed, emitted, prepare, progress, sizes
-        As of :func:`sterna.simulate`; ``trace`` is no size to give here.
+        As for :func:`sterna.simulate`; ``trace`` is not allowed as a size.
 
     Raises
     ------
     ValueError
-        If the model is none of frames, there are no recordings or one has no frames, frames have
-        another length or range, or a size does not fit.
+        If the model is not one of frames, there are no recordings, one has no frames, frames have
+        the wrong length or range, or a size does not fit.
     MissingToolError, SimulationError
-        As :func:`sterna.simulate` does.
+        As for :func:`sterna.simulate`.
     """
     engine, simulator = one_of("engine", engine, Engine), one_of("simulator", simulator, Simulator)
     if engine is Engine.CPP and simulator is not Simulator.VERILATOR:
@@ -124,7 +124,7 @@ def simulate_network(
 
 @dataclass(frozen=True, slots=True)
 class _NetworkPhase:
-    """A phase, how the two oracles agree about it, and the steps of each sequence."""
+    """A phase, the agreement of the oracles, and the steps of each sequence."""
 
     scored: ScoredPhase
     agreement: Comparison = field(default_factory=Comparison)
@@ -132,7 +132,7 @@ class _NetworkPhase:
 
 
 class _Phases:
-    """Makes phases of recordings for an emitted network, and checks what came of them."""
+    """Makes phases of recordings for an emitted network and checks the results."""
 
     def __init__(self, model: QuantizedModel, emitted: EmittedUnit) -> None:
         self._model = model
@@ -144,10 +144,10 @@ class _Phases:
         self, name: str, recordings: Sequence[np.ndarray], *, reset: bool = False,
         random_pauses: bool = True,
     ) -> _NetworkPhase:
-        """The phase of recordings: those of a sequence follow each other, and the last frame of one
-        that has fewer than another comes again until all have as many."""
+        """The phase of recordings: those of a sequence follow each other, and shorter ones repeat
+        their last frame to equal lengths."""
         params, sequences = self.params, self.params.sequences
-        # What is left over fills up with the first recordings once more.
+        # Fill the last round with the first recordings.
         many = -(-len(recordings) // sequences) * sequences
         chosen = [recordings[index % len(recordings)] for index in range(many)]
         longest = max(map(len, chosen))
@@ -175,7 +175,7 @@ class _Phases:
             (each.agreement for each in tensors), Comparison()), turns)
 
     def check(self, phase: _NetworkPhase, result: PhaseResult) -> Checks:
-        """Compare what came out, the tensors first: their first difference is the cause."""
+        """Compare the outputs, tensors first: their first difference is the cause."""
         return sum(
             (check_trace(self._model, self.params, result, sequence, steps)
              for sequence, steps in enumerate(phase.steps)), Checks(),
@@ -184,8 +184,8 @@ class _Phases:
     def _results(
         self, together: Sequence[TracedStep], sequences: Sequence[int], word: int,
     ) -> tuple[list[ExpectedTensor], int]:
-        """What the sequences of a phase of the unit give, which take turns, the rows of the array
-        of each; and how many words there are behind it."""
+        """Expected results of sequences that alternate after each group of array rows; and the
+        number of words up to their end."""
         params, fields = self.params, self._fields["results"]
         beats, rows, expected = params.row_beats, params.rows, []
         groups = params.words_out(len(params.limits.program) - 1) // beats
@@ -207,7 +207,7 @@ class _Phases:
         return expected, word
 
     def cut(self, name: str) -> _NetworkPhase:
-        """Some words of a vector, and nothing expected."""
+        """A phase with some words of a vector and no expected results."""
         values = vector_values(self.params, np.zeros(self.params.channels, np.int64), start=True)
         words = pack_words(self._fields["vectors"], values)
         return _NetworkPhase(ScoredPhase(
@@ -215,7 +215,7 @@ class _Phases:
 
 
 def _extremes(model: QuantizedModel) -> np.ndarray:
-    """Frames of the ends of their range, zeros, and random ones of all sizes."""
+    """Frames with extremes of the range, zeros, and random values of all magnitudes."""
     entry, rng = model.entry, np.random.default_rng(1)
     ends = np.array([entry.low, entry.high, 0, -1, 1])
     index = np.arange(entry.shape[0])

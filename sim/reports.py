@@ -1,4 +1,4 @@
-"""What came of simulating a unit."""
+"""Reports of simulating a unit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["PhaseReport", "SimulationReport"]
 
 @dataclass(frozen=True, slots=True)
 class PhaseReport:
-    """What one phase ran and how it came out."""
+    """Contents and results of one phase."""
 
     name: str
     beats: int
@@ -24,10 +24,10 @@ class PhaseReport:
 
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
-    """Result of :func:`simulate`: what was run, and every phase in order.
+    """Result of :func:`simulate`: the unit and every phase in order.
 
     ``agreement`` compares the two oracles with each other; None if the unit has no tensor of a
-    text. ``seconds`` is wall time, compilation included.
+    text. ``seconds`` is wall time, including compilation.
     """
 
     unit: str
@@ -45,14 +45,14 @@ class SimulationReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every value agreed, in every comparison that there should be."""
+        """Whether every value agreed in every required comparison."""
         if self.agreement is None:
             return self.checks.reference.passed
         return self.agreement.passed and self.checks.passed
 
     @property
     def failure(self) -> str | None:
-        """The first difference in words: where it was found, and what it is."""
+        """The first difference in words, with its location."""
         if self.agreement and self.agreement.first:
             return f"reference and onnxruntime differ: {self.agreement.first}"
         for phase in self.phases:

@@ -36,12 +36,12 @@ def simulate(
 ) -> SimulationReport | CoreReport:
     """Run emitted Verilog on real weights and activations.
 
-    The array is given every projection of every layer, with the weight words of the
-    emitted weight image; the MLGRU unit a whole sequence, whose state lives in the
-    gateware; every other unit all its inputs of every layer and token. All also see random
-    pauses at every end, a reset in mid-sequence and extremes. Every output is compared with
-    the integer reference, and with the same tensor as onnxruntime computes it. Only the
-    weight memory has no such tensor: its words are compared with the model's weights.
+    The array gets every projection of every layer, with the weight words of the emitted weight
+    image; the MLGRU unit a whole sequence, with the state kept in the gateware; every other
+    unit all its inputs of every layer and token. All are also tested with random pauses at every
+    end, a reset in mid-sequence and extremes. Every output is compared with the integer reference
+    and with the same tensor from onnxruntime. Only the weight memory has no such tensor: its
+    words are compared with the model's weights.
 
     The core reads the tokens as a prompt and writes one more, by :func:`sterna.simulate_core`,
     which also takes several prompts and writes text. A network reads frames, by
@@ -50,24 +50,22 @@ def simulate(
     Parameters
     ----------
     model, unit
-        The quantised model, and the name of the unit: ``"mac"``, for example; None for that of the
+        The quantised model, and the name of the unit, such as ``"mac"``; None for that of the
         whole model.
     tokens
-        Tokens of a text, ``[length]``, of a network frames ``[length, channels]``; the model runs
-        them from a fresh state.
+        Tokens of a text, ``[length]``, or frames of a network, ``[length, channels]``; the model
+        runs them from a fresh state.
     simulator, seed
         ``verilator`` or ``icarus``, and the seed of the random pauses.
     waves
         A wave file to write, ``.fst`` or ``.vcd``, with views of it for GTKWave and Surfer
         beside it; None for none.
     work
-        Folder for the Verilog, the compiled simulation and its log; a temporary one that
-        is removed afterwards if None.
+        Folder for the Verilog, the compiled simulation and its log; None for a temporary one.
     emitted
-        A folder emitted before, to simulate instead of a fresh one. It has its sizes already:
-        none go with it.
+        An existing folder to simulate instead of a new one; cannot be combined with sizes.
     prepare
-        Makes of the emitted folder, and a folder for its work, the one that is simulated.
+        Makes the folder to simulate from the emitted folder and a folder for its work.
     progress
         Called with a line of text before each step.
     sizes
@@ -76,8 +74,8 @@ def simulate(
     Raises
     ------
     ValueError
-        If there is no such unit or size, the size does not fit the model, there are no tokens, or
-        ``emitted`` is a folder of another unit or comes with sizes.
+        If the unit or a size is unknown, a size does not fit the model, there are no tokens, or
+        ``emitted`` is a folder of another unit or combined with sizes.
     MissingToolError, SimulationError
         If the simulator is not installed; if the simulation does not compile, fails or hangs.
     """

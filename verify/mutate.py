@@ -1,12 +1,12 @@
-"""Change one bit of the netlist of a unit, many times, and see that its bench notices.
+"""Change one bit of a unit's netlist, many times, and check that its bench notices.
 
     python verify/mutate.py [--only TEXT] [--mutants 200] [--seed 1]
 
-Yosys lists mutants, each an input of a cell that is inverted or constant, and puts all of them into
-one netlist, where a port chooses. The bench is the test of the emitted folder, for each mutant in
-one simulation: its words with short and long pauses at both ends and without any, and the cycles
-that they take, as the benches of ``sterna.sim`` compare them with the cycle model. What it does not
-notice and Yosys proves to be the same circuit is no fault; the others are what the bench misses.
+Yosys lists mutants, each a cell input that is inverted or constant, and puts all of them into one
+netlist with a port that selects one. The bench is the test of the emitted folder, run for each
+mutant in one simulation: its words with no, short and long pauses at both ends, and the cycles that
+they take, compared as the benches of ``sterna.sim`` compare them with the cycle model. Unnoticed
+mutants that Yosys proves equivalent are no faults; the others are misses of the bench.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sterna.hw.tools.process import YosysError, run_yosys
 from sterna.sim.testing.run import run_cocotb
 
 _SELECT, _BITS = "mutant", 12
-"""The port that chooses a mutant, and its width."""
+"""The port that selects a mutant, and its width."""
 _MOST = (1 << _BITS) // 2 - 1
 """Twice as many are listed."""
 _BENCH = f"""
@@ -81,7 +81,7 @@ async def every_mutant(dut):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the mutants of a unit: the commands of those that were not noticed."""
+    """Results of the mutants of a unit, with the commands of the unnoticed ones."""
 
     mutants: int
     same: list[str]
@@ -93,7 +93,7 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """Of the mutants that are another circuit, the part that is noticed."""
+        """Share of the non-equivalent mutants that is noticed."""
         return self.caught / max(self.mutants - len(self.same), 1)
 
 
@@ -103,8 +103,8 @@ def choose(emitted: EmittedUnit, cells: str, count: int, seed: int) -> dict[int,
         read_rtlil plain.il
         mutate -list {2 * count} -seed {seed} -ctrl {_SELECT} {_BITS} 1 -o mutants.txt {cells}
     """)
-    # Clocks stay what they are, and a memory that is read at once is always enabled. The output of
-    # a register is the input of others, and stays what tells the registers of two circuits apart.
+    # Clocks are not mutated, nor enables of memories with asynchronous read. The output of a
+    # register is the input of others, and identifies the registers of two circuits.
     lines = [line for line in (emitted.folder / "mutants.txt").read_text().splitlines()
              if not re.search(r"-port (\w*CLK|Q|RD_EN|RD_\wRST) ", line)]
     return {int(re.search(rf"-ctrl {_SELECT} \d+ (\d+)", line)[1]): line for line in lines[:count]}
@@ -140,7 +140,7 @@ def plant(emitted: EmittedUnit, commands: Iterable[str]) -> None:
 
 
 def missed(emitted: EmittedUnit, mutants: Sequence[int], waits: bool) -> list[int]:
-    """Run the bench of a folder on these of its mutants; return those that it does not notice."""
+    """Run the bench of a folder on these mutants; return the unnoticed ones."""
     bench = emitted.folder / "mutants_bench.py"
     bench.write_text(_BENCH.format(test=f"test_{emitted.module}"))
     work = emitted.folder / "work"
@@ -149,8 +149,8 @@ def missed(emitted: EmittedUnit, mutants: Sequence[int], waits: bool) -> list[in
     return json.loads((work / "missed.json").read_text())
 
 
-# Registers become inputs and outputs, bit by bit: what a cycle does is compared. {} is for a look
-# at which of them anything depends on.
+# Registers become inputs and outputs, bit by bit, to compare a single cycle. {} is for passes that
+# show which of them are used.
 _CUT = """
     memory_map
     dffunmap
@@ -169,7 +169,7 @@ _USED = """
     opt_clean
     opt_expr -full
 """
-# Products are left whole, so that equal ones are merged.
+# Products are kept whole, so that equal ones are merged.
 _COMPARE = """
     miter -equiv -flatten gold gate miter
     hierarchy -top miter
@@ -184,12 +184,12 @@ _COMPARE = """
 _PROVEN = "SAT proof finished - no model found: SUCCESS!"
 _OUTPUT = re.compile(r" output \d+ (\S+)$", re.M)
 _HISTORY = 5
-"""Cycles that a state is computed from, of any state before, to see whether it is reached."""
+"""Cycles from an arbitrary state, to restrict the proof to states reached after them."""
 
 
 def is_same(emitted: EmittedUnit, command: str) -> bool:
-    """Whether a mutant is proven to be the same circuit as the unit: from register to register,
-    in every state, or in every state that the unit is in some cycles after another."""
+    """Whether a mutant is proven equivalent to the unit: from register to register, in every state,
+    or in every state that the unit reaches some cycles after another."""
     folder, top = emitted.folder, emitted.module
     if not (folder / "used.il").exists():
         _cut_registers(emitted, "used", look=_USED)
@@ -197,7 +197,7 @@ def is_same(emitted: EmittedUnit, command: str) -> bool:
     gold = (folder / "gold.il").read_text()
     cell = re.search(r"-cell (\S+)", command)[1]
     change = re.sub(r" -(ctrl \S+ \S+ \S+|(module|src|wire|wirebit) \S+)", "", command)
-    if f" {cell}\n" in gold:        # only what depends on it
+    if f" {cell}\n" in gold:        # only its output cone
         sides = f"""
             read_rtlil gold.il
             select -set cone gold/c:{cell} %co*
@@ -215,7 +215,7 @@ def is_same(emitted: EmittedUnit, command: str) -> bool:
     try:
         if _PROVEN in run_yosys(folder, sides + _COMPARE):
             return True
-    except YosysError:      # a register is constant in one of the two, and left out there
+    except YosysError:      # a register is constant in one of the two, and removed there
         return False
     (folder / "history.v").write_text(_with_registers(gold, (folder / "miter.il").read_text()))
     return _PROVEN in run_yosys(folder, f"""
@@ -233,7 +233,7 @@ def is_same(emitted: EmittedUnit, command: str) -> bool:
 
 
 def _cut_registers(emitted: EmittedUnit, name: str, change: str = "", look: str = "") -> None:
-    """Write a unit whose registers are inputs, and those outputs that something depends on."""
+    """Write a unit with its registers as inputs, and with those outputs that are used."""
     path = emitted.folder / f"{name}.il"
     run_yosys(emitted.folder, f"""
         read_rtlil plain.il
@@ -248,7 +248,7 @@ def _cut_registers(emitted: EmittedUnit, name: str, change: str = "", look: str 
 
 
 def _with_registers(gold: str, miter: str) -> str:
-    """Verilog of a unit that has its registers again, and of a miter of what they are."""
+    """Verilog of a unit with its registers restored, and of a miter on their values."""
     inputs = re.findall(r"^  wire (?:width (\d+) )?input \d+ \\(\S+)$", gold, re.M)
     states = [name[:-2] for _, name in inputs if name.endswith(".q")]
     declared = [f"input [{int(width or 1) - 1}:0] {name}"
@@ -270,7 +270,7 @@ def _with_registers(gold: str, miter: str) -> str:
 
 
 def mutate(name: str, count: int, seed: int = 1) -> Outcome:
-    """Run the bench of a unit on so many mutants."""
+    """Run the bench of a unit on ``count`` mutants."""
     with tempfile.TemporaryDirectory(prefix="sterna-mutate-") as place:
         unit = UNITS[name]
         folders = [emit(Path(place) / str(number)) for number, emit in enumerate(unit.emits)]

@@ -1,4 +1,4 @@
-"""The units that ``mutate.py`` changes. The parts of a core that have no folder get one here."""
+"""The units mutated by ``mutate.py``. Core parts without a folder get one here."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from sterna.sim.core.reference import Answer, answer
 __all__ = ["UNITS", "Unit"]
 
 Beats = list[dict[str, Any]]
-"""Payloads of a stream, field by field."""
+"""Payloads of a stream, by field."""
 
 
 def _words(component: wiring.Component, streams: Mapping[str, Beats]) -> dict[str, list[int]]:
@@ -58,8 +58,8 @@ def _part(
     component: wiring.Component, module: str,
     tried: Sequence[tuple[Mapping[str, Beats], Mapping[str, Beats]]], out_dir: Path,
 ) -> EmittedUnit:
-    """Emit a component, with a test of each stimulus that was tried and what it gives. A short
-    phase comes first: most mutants get no further."""
+    """Emit a component with tests of each stimulus and its result. A short phase goes first, as
+    most mutants get no further."""
     steps = [0, *(at for at in (20, 100) if at < len(tried)), len(tried)]
     phases = []
     for begin, end in pairwise(steps):
@@ -75,7 +75,7 @@ def _part(
 
 
 class RequantizeStreams(wiring.Component):
-    """A requantiser, whose ``ready`` are ports."""
+    """A requantiser with its ``ready`` signals as ports."""
 
     def __init__(self, params: RequantizeParams) -> None:
         self.params = params
@@ -102,7 +102,7 @@ def _requantizer(out_dir: Path) -> EmittedUnit:
 
 
 def _corners(params: RequantizeParams) -> Iterator[dict[str, Any]]:
-    """Ends of every range, with each other, each on every lane beside another one."""
+    """All combinations of range ends, each on every lane beside another one."""
     acc, bias = (np.array([-1 << bits - 1, -1, 0, 1, (1 << bits - 1) - 1])
                  for bits in (params.sum_bits, params.bias_bits))
     accs, biases = (each.ravel() for each in np.meshgrid(acc, bias))
@@ -115,7 +115,7 @@ def _corners(params: RequantizeParams) -> Iterator[dict[str, Any]]:
 
 
 def _random_beats(params: RequantizeParams) -> Iterator[dict[str, Any]]:
-    """Any operands; then those whose result is at an end of a format, or one beyond."""
+    """Arbitrary operands; then those with a result at an end of a format, or one beyond."""
     rng = np.random.default_rng(1)
 
     def numbers(bits: int) -> np.ndarray:
@@ -147,8 +147,8 @@ def _requantized(params: RequantizeParams, beat: dict[str, Any]) -> dict[str, An
 
 
 class NormStreams(wiring.Component):
-    """The norm of a core and the stores of its phases, between streams: vectors in; all that is
-    made of them, and what is said of it beforehand, out."""
+    """The norm of a core and the stores of its phases, between streams: vectors in; all their
+    results, and advance notices of these, out."""
 
     def __init__(self, params: LayerParams) -> None:
         self.params, self.norm = params, Norm(params)
@@ -175,7 +175,7 @@ class NormStreams(wiring.Component):
                    for phase in range(params.phases)]
         join_norm(unit, norm, stores, sources)
 
-        # A phase takes no vectors while it has a job, which begins with the last of them.
+        # A phase takes no vectors during a job, which begins with the last of them.
         busy, waits = Signal(params.phases), Signal(params.phases)
         m.d.comb += [
             self.vectors.ready.eq(~busy.bit_select(word.phase, 1)),
@@ -240,7 +240,7 @@ _LENGTH = 16
 
 
 def _deciding_vectors(x: FixedPoint, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """One bit says which magnitude is the largest: a power of two at a place, one less at the
+    """The largest magnitude differs in one bit: a power of two at one place, one less at the
     others."""
     for place in range(_LENGTH):
         for bit in range(x.bits):
@@ -250,7 +250,8 @@ def _deciding_vectors(x: FixedPoint, rng: np.random.Generator) -> Iterator[np.nd
 
 
 def _extreme_vectors(x: FixedPoint) -> Iterator[np.ndarray]:
-    """Values around both ends of the range, zero and 127: all equal, alone, with changing sign."""
+    """Values around both ends of the range, zero and 127: all equal, alone, with alternating sign.
+    """
     place = np.arange(_LENGTH)
     for value in (0, 1, 2, 3, 126, 127, 128, 129, x.max, x.min, x.min + 1):
         yield np.full(_LENGTH, value)
@@ -259,7 +260,7 @@ def _extreme_vectors(x: FixedPoint) -> Iterator[np.ndarray]:
 
 
 def _maxima(x: FixedPoint, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Divisors: all up to 127, which a divider has in a table, and a quarter of those above."""
+    """Divisors: all up to 127, which a divider tabulates, and a quarter of those above."""
     for most in [*range(128), *rng.permutation(np.arange(128, 1 - x.min))[:480].tolist()]:
         vector = rng.integers(-most, most + 1, 1 + most % 4)
         vector[rng.integers(len(vector))] = most if most <= x.max and rng.integers(2) else -most
@@ -267,7 +268,7 @@ def _maxima(x: FixedPoint, rng: np.random.Generator) -> Iterator[np.ndarray]:
 
 
 def _roots(rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Sums of squares all over their range: with a maximum of 127, activations are elements."""
+    """Sums of squares over their whole range: with a maximum of 127, activations are elements."""
     for least in range(0, (_LENGTH - 1) * 127 ** 2, 1024):
         left, vector = least + int(rng.integers(1024)), [127]
         for others in range(_LENGTH - 1, 0, -1):
@@ -280,8 +281,8 @@ def _vector_beats(
     params: LayerParams, batch: Sequence[np.ndarray], job: Mapping[str, Any],
     rng: np.random.Generator,
 ) -> Beats:
-    """The words of the vectors of a phase: one vector after the other or in turns, forwards or
-    backwards, wide or narrow, and then with noise on the other lanes."""
+    """The words of the vectors of a phase: vectors in sequence or interleaved, forwards or
+    backwards, wide, or narrow with noise on the other lanes."""
     wide, in_turns, backwards = rng.integers(2, size=3)
     lanes = params.post_lanes if wide else params.cell_lanes
     low, high = params.profile.x.min, params.profile.x.max
@@ -302,7 +303,7 @@ def _vector_beats(
 def _normed(
     params: LayerParams, vector: np.ndarray, job: Mapping[str, Any], sequence: int,
 ) -> dict[str, Beats]:
-    """What the streams say of a vector."""
+    """The expected output of the streams for a vector."""
     profile, lanes, phase = params.profile, params.quant_lanes, job["phase"]
     normed = norm_quant(vector, profile)
     m, r, s, n, v = (int(normed[name][0]) for name in "mrsnv")
@@ -328,8 +329,8 @@ def _normed(
 
 
 def _saturating() -> QuantizedModel:
-    """A model whose logits often nearly tie: of four tokens in a row they differ in a weight. What
-    its second layer and the head compute is often saturated."""
+    """A model with frequent near-ties of logits: those of four consecutive tokens differ in a
+    weight. Its second layer and head often saturate."""
     config = ModelConfig(d=8, layers=2, dff=20, vocab=32)
     model = random_model(config, C12, seed=3)
     wild, wilder = (random_model(config, C12, seed=3, gain=gain).projections for gain in (8, 60))
@@ -344,7 +345,7 @@ def _saturating() -> QuantizedModel:
 
 
 def _models() -> list[QuantizedModel]:
-    """Models of other sizes for one core: what is small in one of them is at a limit in another."""
+    """Models of different sizes for one core: a size small in one is at a limit in another."""
     rng = np.random.default_rng(1)
     models = [_saturating(), *(
         random_model(ModelConfig(*shape), C12, seed=seed, gain=gain) for seed, (shape, gain) in
@@ -352,8 +353,8 @@ def _models() -> list[QuantizedModel]:
     most = 1 << C12.mantissa_bits      # shifts stay from 6 to 17, those of these models
 
     def scaled(name: str, each: Projection, number: int) -> Projection:
-        """With a scale of its own. Every shift has a user: the head's are the smallest, at which
-        logits saturate, and one at which they nearly tie."""
+        """With a separate scale. Every shift is used: the head's are the smallest, at which logits
+        saturate, and one at which they nearly tie."""
         shift = int(np.clip(each.shift + rng.integers(-1, 2), 6, 17))
         chosen = {"head": (6, 7, 8, 15), "layer0.glu.down": (12, 12, 13, 9)}
         return replace(each, k=int(rng.integers(most // 2, most)),
@@ -368,7 +369,7 @@ def _core(number: int, out_dir: Path) -> EmittedUnit:
     """A core, and one of the models for it."""
     models = _models()
     model, rng = models[number], np.random.default_rng(1)
-    # Two of everything that there can be one of: clusters, chunks of a tile, parts of a group, ...
+    # At least two of everything: clusters, chunks of a tile, parts of a group, ...
     params = CoreParams(
         Limits.of(*models), rows=4, cols=8, clusters=2, sequences=4, post_lanes=2, cell_lanes=1,
         quant_lanes=2, compact=True)
@@ -391,7 +392,7 @@ def _core(number: int, out_dir: Path) -> EmittedUnit:
                  "logits": logits[at:at + params.post_lanes].tolist()}
                 for found in answers for logits in found.logits
                 for at in range(0, len(logits), params.post_lanes)]
-        # A request of every sequence, then the next ones.
+        # One request of every sequence, then the next ones.
         in_turns = [beat for turn in zip_longest(*prompts, fillvalue=()) for beats in turn
                     for beat in beats]
         phases.append(VectorPhase(
@@ -401,14 +402,14 @@ def _core(number: int, out_dir: Path) -> EmittedUnit:
 
 
 def _requests(model: QuantizedModel, rng: np.random.Generator, *, is_long: bool) -> list[Request]:
-    """One that ends soon first, of one token: those of both phases begin as soon as they can after
-    each other. Of a long list one has many tokens, and others every bit of a limit, and a token to
-    stop at."""
+    """Requests, the first a short one of one token, so that those of both phases follow each other
+    as soon as possible. In a long list one has many tokens, and others every bit of a limit and a
+    stop token."""
     def prompt(length: int) -> tuple[int, ...]:
         return tuple(rng.integers(model.config.vocab, size=length).tolist())
 
     def stopped(limit: int) -> Request:
-        """Of some prompts the one after which the token to stop at is not there before."""
+        """One of some prompts, chosen so that the stop token does not occur too early."""
         asked = [Request(prompt(3), tokens=9) for _ in range(20)]
         found = [answer(IntegerModel(model), [each])[0].generated for each in asked]
         best = max(range(len(asked)), key=lambda at: found[at].index(found[at][3]))
@@ -418,14 +419,14 @@ def _requests(model: QuantizedModel, rng: np.random.Generator, *, is_long: bool)
         Request(prompt(1), tokens=1), Request(prompt(4), tokens=3),
         Request(prompt(1), tokens=40 if is_long else 9, start=False),
         Request(prompt(5), predict=(True, False, True, False, True)),
-        # What is left of them after a token still has the bit.
+        # After a token the remaining limit still has the bit.
         *(stopped(limit) for limit in ([(1 << bit) + 2 for bit in range(3, LIMIT_BITS)]
                                        if is_long else [9]))]
 
 
 def _prompt_beats(sequence: int, found: Answer, rng: np.random.Generator) -> Beats:
-    """The tokens of a prompt. Where there is nothing to stop at, the field has the first token that
-    comes; a compact core takes no notice of beta and seed."""
+    """The tokens of a prompt. Without a stop token, the field holds the first generated token; a
+    compact core ignores beta and seed."""
     request = found.request
     stop = [*found.generated, 0][0] if request.stop_token is None else request.stop_token
     return [{
@@ -437,7 +438,7 @@ def _prompt_beats(sequence: int, found: Answer, rng: np.random.Generator) -> Bea
 
 
 _MODEL = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=16), S16, seed=3)
-# With as many states as let a beat come in every cycle.
+# With enough states for a beat in every cycle.
 _WIDER = random_model(ModelConfig(d=16, layers=1, dff=12, vocab=16), S16, seed=3)
 
 
@@ -445,10 +446,10 @@ _WIDER = random_model(ModelConfig(d=16, layers=1, dff=12, vocab=16), S16, seed=3
 class Unit:
     """A unit to change."""
 
-    # Each writes its folder. If there are several they differ in what is in their memories.
+    # Each writes a folder. If there are several, they differ in memory contents.
     emits: Sequence[Callable[[Path], EmittedUnit]]
     cells: str = "c:*"  # which cells are changed, as Yosys selects them
-    waits: bool = True  # whether its results wait to be taken
+    waits: bool = True  # whether its results can be stalled
 
 
 UNITS: Mapping[str, Unit] = {
@@ -457,7 +458,7 @@ UNITS: Mapping[str, Unit] = {
     "glu": Unit([partial(emit_verilog, _MODEL, "glu", lanes=2)]),
     "requantizer": Unit([_requantizer], "c:*unit.*", waits=False),
     "norm": Unit([_norm], "c:*unit.*", waits=False),
-    # But for its norm, most of its cells.
+    # Most of its cells; the norm is left out.
     "core": Unit([partial(_core, number) for number in range(4)], "c:* c:*norm.* %d"),
 }
-"""By name."""
+"""Units by name."""

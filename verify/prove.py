@@ -1,10 +1,10 @@
-"""Prove every claim about the rows of the array, and see that a fault in each is noticed.
+"""Prove every claim about the rows of the array, and check that a fault in each is noticed.
 
     python verify/prove.py [--only TEXT] [--jobs 2]
 
-Yosys' SAT solver is asked, for all inputs. A row is proven equal to the definition and to the
-generic row, which is proven equal to the definition itself. The rows are as short as they can be
-with every kind of cell that longer ones have.
+Proofs are for all inputs, by the SAT solver of Yosys. A row is proven equal to the definition and
+to the generic row, which is also proven equal to the definition. Rows are as short as possible with
+every kind of cell that longer ones have.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from sterna.hw.units.mac.mac_params import MacParams
 
 
 class Verdict(enum.StrEnum):
-    """What the solver said."""
+    """Result of the solver."""
 
     PROVEN = "proven"
-    """No counterexample exists; the solver said so in words."""
+    """No counterexample exists, as stated in the log."""
     REFUTED = "refuted"
     """The solver found a counterexample."""
     UNDECIDED = "undecided"
@@ -42,12 +42,12 @@ class Verdict(enum.StrEnum):
 
 
 class Cells(enum.StrEnum):
-    """Where the models of the vendor cells come from."""
+    """Source of the models of vendor cells."""
 
     OURS = "sterna"
     """``hw/emit/cells`` of this package."""
     YOSYS = "yosys"
-    """Those that Yosys brings along."""
+    """Those shipped with Yosys."""
 
 
 _TIMEOUT_S = 300
@@ -55,9 +55,9 @@ _OUR_MODELS = ("ecp5.v", "xc7.v")
 _VENDOR_MODELS = {
     "CCU2C": ("+/lattice/ccu2c_sim.vh", "+/lattice/common_sim.vh"),
     "LUT6_2|CARRY4": ("+/xilinx/cells_sim.v",)}
-"""By the cells of a family."""
+"""Model files by the cells of a family."""
 
-# Contents of memories become registers, which the solver knows.
+# Memories become registers, which the solver supports.
 _PREPARE = """
 hierarchy -check -top proof
 proc
@@ -68,7 +68,7 @@ memory_map
 opt -full
 """
 
-# Only a text counts: a solver that stops half-way says neither.
+# Only these messages count: a solver that stops half-way prints neither.
 _PROVEN = re.compile(
     r"^(Induction step proven: SUCCESS!|SAT proof finished - no model found: SUCCESS!)$", re.M)
 _REFUTED = re.compile(
@@ -78,7 +78,7 @@ _REFUTED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A claim in Verilog: output ``holds`` of module ``proof`` is 1, always.
+    """A claim in Verilog: output ``holds`` of module ``proof`` is always 1.
 
     ``solve`` is the ``sat`` command.
     """
@@ -89,7 +89,7 @@ class Question:
 
 
 def ask(question: Question, folder: Path) -> Verdict:
-    """Put a question to the solver, in an empty folder."""
+    """Run the solver on a question, in an empty folder."""
     sources = ["proof.v"]
     (folder / "proof.v").write_text(question.verilog, encoding="utf-8")
     if question.cells is Cells.OURS:
@@ -115,18 +115,17 @@ def ask(question: Question, folder: Path) -> Verdict:
 _INDUCTION = "sat -tempinduct -prove holds 1 -maxsteps 16"
 
 # A bit of the contents that addition uses: LUT6_2 with I0 and I2 at 1 in the lower half (an
-# operand; two of three), CCU2C with B and C. Those with contents that only start or end a
-# carry are passed over.
+# operand; two of three), CCU2C with B and C. Cells that only start or end a carry are skipped.
 _CONTENTS = re.compile(r"\.INIT0?\((64|16)'h(?!(?:0000|ffff|000a)\))([0-9a-f]+)\)")
 _BIT = {"64": 5, "16": 6}
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Something to prove, and something to plant that must refute it.
+    """A statement to prove, and a fault to plant that must refute it.
 
-    ``make`` makes the design that claims it, for a fault. It is proven by induction, so for all
-    times.
+    ``make`` makes the design of the claim with a given fault. The proof is by induction, thus for
+    all times.
     """
 
     text: str
@@ -135,7 +134,7 @@ class Claim:
     cells: Cells = Cells.OURS
 
     def question(self, fault: Fault = Fault.NONE) -> Question:
-        """Return what to ask, with a fault or without."""
+        """Return the question, with or without a fault."""
         design = self.make(fault)
         verilog = verilog_files(design, "proof")["proof.v"]
         if fault is Fault.CELL:
@@ -187,14 +186,14 @@ CLAIMS: tuple[Claim, ...] = (
     *(_width(cols, max_columns) for cols, max_columns in (
         (1, 1), (4, 16), (5, 17), (128, 128), (128, 384))),
 )
-"""What ``make prove`` proves."""
+"""Claims proven by ``make prove``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the solver said of a claim, and of its negative control: the claim with its fault.
+    """Verdicts on a claim and on its negative control, the claim with its fault.
 
-    ``seconds`` is how long both took; ``error`` says why there is no verdict, if so.
+    ``seconds`` is the time for both; ``error`` the reason if there is no verdict.
     """
 
     claim: Claim
@@ -210,7 +209,7 @@ class Outcome:
 
 
 def prove(claim: Claim) -> Outcome:
-    """Ask for a claim as it is, then with its fault."""
+    """Check a claim as it is, then with its fault."""
     begin = time.monotonic()
     verdicts, error = [], ""
     for fault in (Fault.NONE, claim.fault):
@@ -224,7 +223,7 @@ def prove(claim: Claim) -> Outcome:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line for each claim; return 1 if one is not proven or a fault not noticed."""
+    """Print a line per claim; return 1 if one is not proven or a fault not noticed."""
     parser = argparse.ArgumentParser(
         prog="python verify/prove.py",
         description="Prove by SAT that the rows of the array compute what they must.")
@@ -250,15 +249,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _stop(futures: Sequence[Future[Outcome]]) -> None:
-    """End the proofs that run, and begin no other."""
+    """End running proofs and start no others."""
     running = [future for future in futures if not future.cancel()]
-    # Again and again: a thread may be about to start a tool, or go on with the negative control.
+    # Repeatedly: a thread may be about to start a tool, or continue with the negative control.
     while wait(running, timeout=0.1).not_done:
         end_all()
 
 
 def _report(claims: Sequence[Claim], futures: Sequence[Future[Outcome]]) -> int:
-    """Print a line for each claim as its outcome is known; return the exit code."""
+    """Print a line per claim when its outcome is known; return the exit code."""
     begin, bad = time.monotonic(), 0
     width = max(len(claim.text) for claim in claims)
     print(f"{'claim':{width}}  {'models':6}  {'result':9}  {'seconds':>7}  "

@@ -1,7 +1,7 @@
 """The claims about the rows of the array, as designs with an output ``holds``.
 
-A row is claimed to equal the definition, and the generic row. Of the accumulator: at the derived
-width it never overflows.
+A row equals the definition and the generic row. The accumulator never overflows at the derived
+width.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sterna.hw.units.mac.weight_packing import CODES, row_codes
 
 
 class Fault(enum.StrEnum):
-    """What is planted to see that a proof notices it."""
+    """Faults to plant, to check that a proof notices them."""
 
     NONE = "none"
     CELL = "one bit of a cell's contents"
@@ -44,20 +44,20 @@ class Claimed(wiring.Component):
 
     @staticmethod
     def inputs(params: MacParams) -> dict[str, Member]:
-        """The free inputs: one beat in every cycle, of anything."""
+        """The free inputs: one arbitrary beat in every cycle."""
         return {
             "trits": In(ArrayLayout(unsigned(2), params.cols)),
             "acts": In(ArrayLayout(signed(params.act_bits), params.cols)),
             "start": In(params.count_bits), "first": In(1), "filled": In(1)}
 
     def beat(self, m: Module) -> tuple[Pipeline, list[Signal], dict[str, Value]]:
-        """A pipeline that never stops, the weights, and what else a row takes of a beat."""
+        """A pipeline that never stalls, the weights, and a row's other inputs from a beat."""
         return Pipeline(m, Const(1, 1)), legal_trits(m, self.trits), {
             "first": self.first, "filled": self.filled, "start": self.start}
 
 
 def legal_trits(m: Module, raw: Sequence[Value]) -> list[Signal]:
-    """Return every weight that is not legal as 0, signed; the legal ones as they are."""
+    """Return the weights, signed, with illegal ones replaced by 0."""
     trits = [Signal(signed(2), name=f"trit{column}") for column in range(len(raw))]
     for trit, value in zip(trits, raw, strict=True):
         m.d.comb += trit.eq(Mux(value == 2, 0, value))
@@ -67,8 +67,8 @@ def legal_trits(m: Module, raw: Sequence[Value]) -> list[Signal]:
 def encode(m: Module, style: ArrayStyle, trits: Sequence[Signal], fault: Fault) -> Value:
     """Return the weights of a beat as the packer of a style stores them.
 
-    The codes are the packer's: it is asked for each combination. With ``Fault.CODE`` the
-    first weights have the code of their negatives where that of (-1, 0, ...) is due.
+    The codes come from the packer, for each combination. With ``Fault.CODE`` the first weights
+    have the code of their negatives in place of that of (-1, 0, ...).
     """
     size, width = len(CODES[style][0]), max(CODES[style]).bit_length()
     codes = []
@@ -88,7 +88,7 @@ def encode(m: Module, style: ArrayStyle, trits: Sequence[Signal], fault: Fault) 
 
 
 def definition(params: MacParams, trits: Sequence[Value], acts: Sequence[Value]) -> Value:
-    """Return ``w * x`` summed up, less the number of -1 weights; written with ``*``."""
+    """Return the sum of ``w * x`` minus the number of -1 weights; written with ``*``."""
     return in_order(params.style, [
         trit * act - trit[1] for trit, act in zip(trits, acts, strict=True)])
 
@@ -96,7 +96,7 @@ def definition(params: MacParams, trits: Sequence[Value], acts: Sequence[Value])
 def in_order(style: ArrayStyle, values: Sequence[Value]) -> Value:
     """Return the sum of the values of columns, added in the order of a row.
 
-    The order does not change the result, but the solver then has the shortest way.
+    The order does not change the result, but makes the proof easiest.
     """
     match style:
         case ArrayStyle.ECP5_CHAIN:
@@ -124,7 +124,7 @@ def connect_row(
     m: Module, name: str, params: MacParams, trits: Sequence[Signal], acts: Sequence[Value],
     beat: dict[str, Value], steps: Pipeline, fault: Fault,
 ):
-    """Add a row that always advances, with its weights and what its accumulator takes.
+    """Add a row that always advances, with its weights and accumulator inputs.
 
     ``beat`` has ``first``, ``filled`` and ``start``. The row's sum is that of a beat
     ``row_steps + 1`` steps later.
@@ -160,12 +160,12 @@ def accumulate(
 
 
 def _act_steps(style: ArrayStyle, column: int) -> int:
-    """The array delays the activations of a chain by a step for each column."""
+    """The array delays the activations of a chain by one step per column."""
     return column % CHAIN_COLUMNS if style is ArrayStyle.ECP5_CHAIN else 0
 
 
 class ExactRow(Claimed):
-    """``holds`` while a row's sum is the start value plus ``w * x`` less the -1 weights.
+    """``holds`` while a row's sum is the start value plus ``w * x`` minus the number of -1 weights.
 
     One step by induction: whatever the registers hold, if the sum was right before a beat,
     or the beat is the first, it is right after it. With the number of -1 weights as start
@@ -187,7 +187,7 @@ class ExactRow(Claimed):
 class EqualRows(Claimed):
     """``holds`` while a row and one of style ``generic`` have the same sum.
 
-    The later one is compared with the other's of as many steps before.
+    The later one is compared with the delayed sum of the other.
     """
 
     def elaborate(self, platform):
@@ -211,7 +211,7 @@ class OneBitLess(MacParams):
 
     @property
     def sum_bits(self) -> int:
-        """One bit less than it takes."""
+        """One bit less than necessary."""
         return MacParams.sum_bits.fget(self) - 1
 
 

@@ -1,1 +1,1 @@
-"""The commands, a file for each group."""
+"""The commands, one file per group."""

@@ -70,10 +70,9 @@ def design_for(
     model: QuantizedModel, params: BoardParams, style: str, begin: Callable[[str], None],
     given: GivenSizes, *, sdram: bool,
 ) -> BoardDesign:
-    """The top module of a board with a core of the sizes given, the others being the board's own.
+    """The top module of a board with a core of the given sizes, by default the board's.
 
-    ``begin`` is told of the stage once it is known that the model may fit; a FitError says that
-    it clearly does not.
+    ``begin`` is called with the stage once the model may fit; FitError if it clearly does not.
     """
     from sterna.hw.board.top import board_core, board_design
     from sterna.hw.core.product.core_product import CORE
@@ -146,7 +145,7 @@ def build(
     except (FitError, TimingError) as error:
         if error.report is None:
             raise
-        # What minutes of work found is not lost.
+        # Keep the results of minutes of work.
         _show(design, error.report, {"bitstream": None, "problem": str(error)}, output, as_json)
         say(f"sterna: {error}")
         return 1
@@ -169,7 +168,7 @@ def build(
 def _show(
     design: BoardDesign, tried: Attempt, outcome: dict[str, Any], output: Path, as_json: bool,
 ) -> None:
-    """Write report.json, and print it or the table of what is used."""
+    """Write report.json, and print it or the table of resources."""
     report = {
         **design.summary, **outcome,
         "used": {each.resource.value: {"needed": each.needed, "available": each.available}
@@ -188,7 +187,7 @@ def _show(
 
 
 SIMULATED = "sim"
-"""The serial port that is a simulation of the board."""
+"""The name of the serial port of a simulated board."""
 
 _PATIENCE_S = 10.0
 _USUAL_TEMPERATURE = 0.7
@@ -295,7 +294,7 @@ def chat(
 
 
 class _Talk:
-    """The turns of a conversation, printed as they come."""
+    """The turns of a conversation, printed as they arrive."""
 
     def __init__(
         self, conversation: Conversation, tokens: int, tokenizer: Tokenizer,
@@ -307,7 +306,7 @@ class _Talk:
         self._compared = 0
 
     def turns(self, lines: Sequence[str]) -> int:
-        """Say lines; return the exit code."""
+        """Send lines; return the exit code."""
         for line in lines:
             if not self._say(line):
                 return 1
@@ -315,7 +314,7 @@ class _Talk:
         return 0
 
     def read_lines(self) -> int:
-        """Say what is typed until the input ends; return the exit code."""
+        """Send typed lines until the input ends; return the exit code."""
         say(_HELP, self._quiet)
         while True:
             try:
@@ -338,7 +337,7 @@ class _Talk:
                     say(str(error))
 
     def _say(self, line: str) -> bool:
-        """Say a line and print the answer; return whether it is what it must be."""
+        """Send a line and print the answer; return whether it is correct."""
         said = self._tokenizer.encode(line).tolist()
         stream = TextStream(self._tokenizer)
         out.print(line, end="", style="bold")
@@ -364,7 +363,7 @@ class _Talk:
 
 
 def _temperature(board: Board, wanted: float | None) -> float:
-    """The temperature asked for, or the usual one of a board."""
+    """The requested temperature, or the default of a board."""
     if wanted and not board.sampled:
         raise ValueError(
             f"--temperature must be 0 on {board.name}, whose core has no sampling, got {wanted:g}")

@@ -1,4 +1,4 @@
-"""``sterna data``: texts on disk made into what training reads, and what such a folder holds."""
+"""``sterna data``: convert texts to training data on disk, and inspect such a folder."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def info(
 
 
 class _Speed:
-    """Tells how far a build is, how fast it is, and how long it will take."""
+    """Shows the progress, speed and remaining time of a build."""
 
     def __init__(self, stage: Stages) -> None:
         self._stage, self._started, self._told = stage, time.monotonic(), 0.0
@@ -166,7 +166,7 @@ def _counted(number: int, thing: str) -> str:
 
 
 def _facts(folder: Path, index: Index) -> dict[str, Any]:
-    """What there is to say of a data folder, for programs."""
+    """The facts about a data folder, for programs."""
     return {"folder": str(folder), "tokens": index.tokens,
             "bytes_per_token": index.train.bytes / index.tokens, "dtype": index.dtype.name,
             **{name: value for name, value in index.to_json().items() if name != "tokenizer"},

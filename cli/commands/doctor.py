@@ -66,7 +66,7 @@ def doctor(as_json: JsonOption = False) -> int:
 
 
 def _parts() -> list[Part]:
-    """Everything, in the order of the path from text to silicon."""
+    """All parts, in the order of the path from text to silicon."""
     here = platform.python_version()
     return [
         Part("Python", "everything", here if sys.version_info >= _OLDEST else None,
@@ -102,7 +102,7 @@ def _parts() -> list[Part]:
 
 
 def _kernels() -> str | None:
-    """How it stands with the compiled kernels of training."""
+    """The state of the compiled training kernels."""
     if switched_off():
         return f"off ({SWITCH}=0)"
     with suppress(ValueError):      # no home folder to keep them in
@@ -112,7 +112,7 @@ def _kernels() -> str | None:
 
 
 def _packages(extra: str, purpose: str, main: bool, *names: str) -> list[Part]:
-    """Python packages of an extra of ours."""
+    """Python packages of one of Sterna's extras."""
     return [Part(name, purpose, _installed(name), install_command(extra), main) for name in names]
 
 
@@ -126,7 +126,7 @@ def _installed(name: str) -> str | None:
 def _program(
     name: str, purpose: str, main: bool, package: str, option: str = "--version",
 ) -> Part:
-    """A program of the system, by its name and that of its Debian package."""
+    """A system program, by its name and its Debian package."""
     found = _answer(shutil.which(name), option)
     return Part(name, purpose, found, f"apt-get install {package}", main)
 

@@ -67,7 +67,7 @@ def units(
 
 
 def _size(name: str, default: object) -> str:
-    """A size as an option with its default: ``--lanes 8``, ``--[no-]logits``."""
+    """A size as an option with its default, such as ``--lanes 8`` or ``--[no-]logits``."""
     option = name.replace("_", "-")
     if isinstance(default, bool):
         return f"--[no-]{option}" if default else f"[--{option}]"
@@ -277,7 +277,7 @@ def _simulate_core(
     model: QuantizedModel, prompts: list[str], tokens: int, temperature: float, engine: Engine,
     netlist: bool, common: dict[str, Any], quiet: bool, as_json: bool,
 ) -> int:
-    """Let a core write text, print it and what was compared; return the exit code."""
+    """Let a core write text, print it and the comparisons; return the exit code."""
     check_prompts(prompts, model.tokenizer)
     encoded = [model.tokenizer.encode(prompt).tolist() for prompt in prompts]
     with Stages(quiet) as stage:
@@ -423,7 +423,7 @@ def _report_network(
     name: str, model: QuantizedModel, sizes: dict[str, Any], clock_mhz: float | None,
     memory: MemoryTiming | None, as_json: bool,
 ) -> int:
-    """Print the cycles of a frame, and where they go; return the exit code."""
+    """Print the cycles of a frame and their breakdown; return the exit code."""
     from sterna.cli.reports.hardware_page import print_bars, stage_table
     from sterna.hw.layers.cycles import frame_cycles, unit_cycles
     from sterna.hw.layers.network_product import NETWORK
@@ -453,7 +453,7 @@ def _folded(
     limits: Limits, shape: ModelConfig, target: FpgaTarget, sequences: int, lut: int | None,
     period: float | None,
 ) -> CoreParams:
-    """The core that --lut or --period ask for."""
+    """The core requested by --lut or --period."""
     from sterna.hw.core.cycles.report import shape_stages
     from sterna.hw.flow.estimate import fold
     found = fold(limits, shape_stages(shape, limits.profile), target, sequences=sequences,

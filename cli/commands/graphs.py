@@ -52,7 +52,7 @@ __all__ = ["COMMANDS", "build_ops", "export", "generate", "open_model", "web"]
 
 _FORMS = "exact, web or fast"
 _MOST_TOKENS = 1 << 16
-"""Of a comparison: full attention has the square of them in memory."""
+"""Limit of a comparison: full attention needs memory for the square of them."""
 
 
 def export(
@@ -118,7 +118,7 @@ def _entry(path: Path) -> dict[str, Any]:
 def _export_quantized(
     model: str, output: Path, form: Form, one_token: bool, check: int, stage: Stages,
 ) -> Iterator[dict[str, Any]]:
-    """Write the graph; yield what is told of it, after it was compared."""
+    """Write and compare the graph; yield its report entries."""
     from sterna.export.forms.forms import check_graph_name, export_onnx
     from sterna.export.forms.selftest import sample_steps
     from sterna.export.runtime.check import check_close, check_exact
@@ -183,7 +183,7 @@ def _compared_with_torch(entry: dict[str, Any]) -> str:
     if entry["difference"] == math.inf:
         return f"; not what torch computes: {entry['where']}"
     text = f"; {entry['difference']:.1e} from torch at most"
-    if entry["where"]:      # nothing differs otherwise
+    if entry["where"]:      # empty if nothing differs
         text += f", {entry['where']}"
     if entry["difference"] > entry["allowed"]:
         text += f", and {entry['allowed']:g} is allowed"
@@ -205,8 +205,8 @@ def open_model(
     model: str, *, form: str | None = None, option: str = "--form", threads: int = 1,
     ops: Path | None = None,
 ) -> Session:
-    """Load ``model``: an ONNX file as it is, a quantised model in a form, which messages call
-    ``option``."""
+    """Load ``model``: an ONNX file unchanged, or a quantised model in a form; ``option`` is its
+    name in messages."""
     from sterna.export.forms.forms import build
     from sterna.export.runtime.session import Session
     if model.endswith(".onnx"):
@@ -297,12 +297,12 @@ def _library(
     built: bool, path: Path | None, quiet: bool, model: str, form: str | None,
     prompts: Sequence[str],
 ) -> Path | None:
-    """The library of operators: the file at ``path``, or the one built here if asked for."""
+    """The library of operators: the file at ``path``, or one built here on request."""
     if path is not None or not built:
         return path
     from sterna.export.graph.file import OnnxFile
     from sterna.export.runtime.runtime import check_ops_form
-    # What cannot be used is refused before they are compiled, not after.
+    # Refuse unusable arguments before the operators are compiled.
     if model.endswith(".onnx"):
         info = OnnxFile.read(model).info
         kind, entry, tokenizer = info.form, info.entry, info.tokenizer
@@ -321,7 +321,7 @@ def _collect(
     pieces: Iterable[Piece], count: int, tokens: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[list[str], list[list[int]]]:
-    """The text and the tokens after each of ``count`` prompts, at most ``tokens`` of each."""
+    """The text and the tokens after each of ``count`` prompts, at most ``tokens`` each."""
     texts = [""] * count
     drawn: list[list[int]] = [[] for _ in range(count)]
     for piece in pieces:
@@ -340,7 +340,7 @@ def _as_written(pieces: Iterable[Piece]) -> Iterator[Piece]:
 def _pieces_of_checkpoint(
     path: str, prompts: Sequence[str], tokens: int, samplers: Sequence[Sampler], quiet: bool,
 ) -> Iterator[Piece]:
-    """Continue every prompt, one after the other; what is wrong is refused before the first."""
+    """Continue the prompts one after the other; errors in any are raised before the first."""
     from sterna.export.runtime.generate import Piece, prompt_tokens
     with Stages(quiet) as stage:
         stage(f"load {path}", quick=True)

@@ -1,4 +1,4 @@
-"""``sterna convert`` and ``push-folder``: from a published checkpoint, and to one."""
+"""``sterna convert`` and ``push-folder``: import and export of published checkpoints."""
 
 from __future__ import annotations
 

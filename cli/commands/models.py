@@ -1,4 +1,4 @@
-"""``sterna evaluate`` and ``sterna info``: how good a model is, and what is in its file."""
+"""``sterna evaluate`` and ``sterna info``: the quality of a model, and its file's contents."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def evaluate(
 
 
 def _network(model: str) -> QuantizedModel | GraphInfo | None:
-    """The network, or what its graph says about itself; None for a language model."""
+    """The network, or the metadata of its graph; None for a language model."""
     if model.endswith(".onnx"):
         from sterna.export.graph.file import OnnxFile
         found: QuantizedModel | GraphInfo = OnnxFile.read(model).info
@@ -145,7 +145,7 @@ def _evaluate_network(
     name: str, network: QuantizedModel | GraphInfo, onnx: str | None, data: Path | None,
     quiet: bool, as_json: bool,
 ) -> int:
-    """Print how many recordings are right; return the exit code."""
+    """Print the number of correct recordings; return the exit code."""
     from sterna.cli.commands.graphs import open_model
     from sterna.model.quantized.integer import IntegerModel
     from sterna.model.quantized.recordings import accuracy

@@ -1,4 +1,4 @@
-"""``sterna run``: what a network gives for the frames of a sensor."""
+"""``sterna run``: the results of a network for the frames of a sensor."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def run(
 
 
 def _tell(found: Comparison, other: str, quiet: bool) -> int:
-    """Say what a comparison found; return how many mismatches there are."""
+    """Print the result of a comparison; return the number of mismatches."""
     first = f"; first: {found.first}" if found.first else ""
     say(f"{found.values:,} values compared with {other}, {found.mismatches} mismatches{first}",
         quiet and not found.mismatches)
@@ -143,7 +143,7 @@ def _tell(found: Comparison, other: str, quiet: bool) -> int:
 def _on_board(
     model: QuantizedModel, frames: np.ndarray, port: str, params: BoardParams, quiet: bool,
 ) -> np.ndarray:
-    """Results ``[length, width]`` of a board for one sequence of integer frames."""
+    """Results ``[length, width]`` from a board for one sequence of integer frames."""
     from sterna.hw.board.conversation import FrameConversation, SerialPort
     with ExitStack() as stack:
         if port == SIMULATED:

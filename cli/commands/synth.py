@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "synth"]
 
-_SIZES = tuple(name for name in unit_options.SIZES if name != "style")   # it has one of its own
+_SIZES = tuple(name for name in unit_options.SIZES if name != "style")   # has a separate option
 
 
 @unit_options.size_options(*_SIZES)
@@ -90,7 +90,7 @@ def synth(
     except FitError as error:
         if error.report is None:
             raise
-        report = error.report       # what minutes of synthesis found is not lost
+        report = error.report       # keep the results of minutes of synthesis
     written = [] if output is None else write_synth_report(output, model, report)
     if as_json:
         print_json({"model": model, **report.as_dict()})
@@ -112,7 +112,7 @@ def _print(name: str, report: SynthReport) -> None:
 
 
 def _verdict(report: SynthReport) -> int:
-    """0, or 1 with a line on standard error if it does not fit or the clock was not reached."""
+    """0, or 1 with a line on standard error if it does not fit or misses the clock."""
     if report.misfit is not None:
         say(f"DOES NOT FIT: {report.misfit}")
         return 1

@@ -1,4 +1,4 @@
-"""``sterna tokenizer``: making a tokenizer from text, and looking at one."""
+"""``sterna tokenizer``: make a tokenizer from text, and inspect one."""
 
 from __future__ import annotations
 

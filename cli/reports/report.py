@@ -1,4 +1,4 @@
-"""What the demo finds, and its report: one HTML file that needs nothing else."""
+"""Results of the demo, and its report: a single self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 __all__ = ["SEED", "TEMPERATURE", "DemoResult", "Stage", "write_report"]
 
 TEMPERATURE, SEED = 0.7, 1
-"""How it is drawn."""
+"""Sampling of the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A line of the demo's table; ``values`` is None where nothing is compared."""
+    """A line of the demo's table; ``values`` is None if nothing is compared."""
 
     name: str
     checked: str
@@ -52,7 +52,7 @@ class Stage:
 
 @dataclass(slots=True)
 class DemoResult:
-    """What the demo found, and what it wrote."""
+    """Results and output of the demo."""
 
     model: str
     quick: bool = False
@@ -77,14 +77,14 @@ class DemoResult:
     def add(
         self, name: str, checked: str, values: int | None, mismatches: int, first: object = None,
     ) -> None:
-        """Add a stage, which took the time since the one before it."""
+        """Add a stage that took the time since the previous one."""
         now = time.perf_counter()
         self.stages.append(Stage(name, checked, values, mismatches, now - self._begun,
                                  None if first is None else str(first)))
         self._begun = now
 
     def table(self, title: str | None) -> Table:
-        """The stages, one a line."""
+        """The stages, one per line."""
         return Table(title, ("stage", "checked", "values compared", "mismatches", "seconds"), [
             (stage.name, stage.checked, "" if stage.values is None else stage.values,
              stage.mismatches, f"{stage.seconds:.1f}") for stage in self.stages])
@@ -127,7 +127,7 @@ def write_report(path: Path, model: QuantizedModel, result: DemoResult) -> Path:
 
 
 def _verdict(result: DemoResult) -> Verdict:
-    """How many values were compared, and how many differ."""
+    """The numbers of compared and of differing values."""
     values = sum(stage.values or 0 for stage in result.stages)
     mismatches = sum(stage.mismatches for stage in result.stages)
     figures = ((f"{values:,}", "values compared"), (f"{mismatches:,}", "mismatches"),
@@ -145,7 +145,7 @@ def _verdict(result: DemoResult) -> Verdict:
 
 
 def _cells(result: DemoResult) -> str:
-    """What the array is made of; nothing if it was not counted."""
+    """The cells of the array; empty if not counted."""
     if not result.cells:
         return ""
     kinds = sorted({kind for counts in result.cells.values() for kind in counts.cells})
@@ -160,7 +160,7 @@ def _cells(result: DemoResult) -> str:
 
 
 def _errors(result: DemoResult) -> str:
-    """What rounding costs, layer by layer."""
+    """Rounding errors, layer by layer."""
     if not result.errors:
         return ""
     return (html_heading("what rounding to integers costs")

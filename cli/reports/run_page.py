@@ -1,4 +1,4 @@
-"""The report of a training run: one file, made from what the run left in its folder."""
+"""The report of a training run: one file, made from the run's folder."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _ERROR_TOKENS = 256
 
 
 def write_run_report(folder: RunFolder, path: Path | None = None) -> Path:
-    """Write the report of the run in ``folder``, by default into it, and return where.
+    """Write the report of the run in ``folder``, by default into it, and return its path.
 
-    Files that a run of an older version did not leave are left out of the page.
+    The page omits files missing from runs of older versions.
     """
     from sterna.model.training.checkpoint import load_checkpoint
     from sterna.model.training.record import read_samples
@@ -71,7 +71,7 @@ def _verdict(checkpoint: Checkpoint, columns: Mapping[str, Sequence[float]]) -> 
 
 
 def _layers(checkpoint: Checkpoint, codes: Mapping[int, Mapping[str, CodeShares]]) -> str:
-    """Every projection: what making it ternary loses, and its codes at the last look."""
+    """Every projection: its loss by ternary weights, and its last recorded codes."""
     from sterna.model.training.record import ternary_errors
 
     errors = ternary_errors(checkpoint.model())
@@ -91,7 +91,7 @@ def _layers(checkpoint: Checkpoint, codes: Mapping[int, Mapping[str, CodeShares]
 
 
 def _integers(checkpoint: Checkpoint) -> str:
-    """What the integers of the profile lose, by layer; nothing for a model without them."""
+    """The loss by the profile's integers, per layer; empty for a model without them."""
     from sterna.model.training.quantize import quantize
 
     if not checkpoint.config.has_integer_form:

@@ -40,7 +40,7 @@ __all__ = ["ORIGINS_TEXT", "area_plot", "floorplan", "headline", "synth_progress
 def synth_progress(quiet: bool) -> Iterator[Progress]:
     """Show each tool, and each phase of place and route, as a stage.
 
-    Yields what :func:`~sterna.synth` is to tell its progress.
+    Yields the progress callback for :func:`~sterna.synth`.
     """
     with Stages(quiet) as stages:
         shown = ""
@@ -65,7 +65,7 @@ ORIGINS_TEXT = (
 
 
 def headline(report: SynthReport) -> list[str]:
-    """What was built, and for what."""
+    """The unit and its target."""
     geometry = ", ".join(
         f"{name.replace('_', ' ')} {value}" for name, value in report.sizes.items()
         if not isinstance(value, bool))
@@ -131,7 +131,7 @@ def _figures(report: SynthReport) -> Table:
 
 
 def _seeds(report: SynthReport) -> Table:
-    """The clock of each seed, and with a screening what the placements promised."""
+    """The clock of each seed, and with screening the clock expected after placement."""
     placed, runs = report.placed_mhz, {run.seed: run for run in report.runs}
     columns = ("seed", *(["as placed, MHz"] if placed else []), "Fmax, MHz", "slowest path")
     rows = []
@@ -183,7 +183,7 @@ carry chain begins or ends, so its count above is larger.</p>
 
 
 def _verdict(report: SynthReport) -> Verdict:
-    """Whether it fits, and reaches the clock that was asked for."""
+    """Whether it fits and reaches the requested clock."""
     limited = [each for each in report.usage if each.available is not None]
     figures = []
     if limited:
@@ -212,7 +212,7 @@ def _verdict(report: SynthReport) -> Verdict:
 
 
 def _usage(report: SynthReport) -> str:
-    """How full the device is; nothing for a family."""
+    """Utilisation of the device; empty for a family."""
     meters = [
         (report.target.name_of(each.resource), each.share,
          f"{each.needed:,} of {each.available:,}: {_percent(each)}")
@@ -223,7 +223,7 @@ def _usage(report: SynthReport) -> str:
 
 
 def _percent(usage: Usage) -> str:
-    """How much of a resource is taken; more than all of none has no number."""
+    """Utilisation of a resource; no number if none is available but some needed."""
     return f"{usage.share:.1%}" if usage.available else "too many"
 
 
@@ -249,7 +249,7 @@ _COLUMNS = (("LUT", "lut", PALETTE[0]), ("FF", "ff", PALETTE[6]),
 
 
 def area_plot(report: SynthReport) -> str:
-    """Draw the area of each block, a column for each resource; return an SVG element."""
+    """Draw the area of each block, one column per resource; return an SVG element."""
     parts = dict(sorted(report.parts.items(), key=lambda item: (-item[1].lut, item[0])))
     shown = [each for each in _COLUMNS if any(getattr(area, each[1]) for area in parts.values())]
     with drawing(9, 1.0 + 0.26 * len(parts)) as figure:
@@ -276,7 +276,7 @@ _MET, _MISSED = PALETTE[0], PALETTE[3]
 
 
 def slack_plot(found: SlackHistogram) -> str:
-    """Draw the histogram; return an SVG element. What is late is red."""
+    """Draw the histogram, negative slack in red; return an SVG element."""
     with drawing(9, 2.6) as figure:
         axes = figure.add_subplot()
         for each in found.bins:
@@ -292,7 +292,7 @@ def slack_plot(found: SlackHistogram) -> str:
 
 
 def slack_text(found: SlackHistogram, aim_mhz: float, *, wrapped: bool) -> str:
-    """What the bars are, in sentences."""
+    """Explanation of the bars, in sentences."""
     text = (f"Time that is left at {aim_mhz:g} MHz, the clock that place and route aimed at, on "
             "the slowest path to each endpoint. Below 0 it is late; a bar that begins there is "
             "red. By nextpnr, after routing.")
@@ -312,10 +312,10 @@ _UNIT = 10
 
 
 def floorplan(tiles: Sequence[PlacedCells], target: FpgaTarget, seed: int) -> str:
-    """Draw where the cells are, with a legend; return HTML.
+    """Draw the placement of the cells, with a legend; return HTML.
 
-    Written as SVG directly: a full device has ten thousand rectangles, for which matplotlib takes a
-    megabyte.
+    Written as SVG directly: for the ten thousand rectangles of a full device, matplotlib would need
+    a megabyte.
     """
     assert target.grid is not None
     assert target.router is not None
@@ -370,7 +370,7 @@ def _shown(cells: PlacedCells, names: set[str]) -> str:
 def _paths(
     tiles: Iterable[PlacedCells], names: set[str], rows: int, tile_cells: int,
 ) -> dict[str, str]:
-    """For each block the outline of all it takes: slices of tiles, by its number of cells."""
+    """For each block the outline of its area: slices of tiles, by its number of cells."""
     by_tile: dict[tuple[int, int], list[PlacedCells]] = defaultdict(list)
     for each in tiles:
         by_tile[each.x, each.y].append(each)
@@ -383,7 +383,7 @@ def _paths(
             if each.resource in _LOGIC:
                 logic[name] += each.cells
             else:
-                # The frame: a square with a square hole, which evens out where they overlap.
+                # The frame: a square with a square hole; overlaps cancel out.
                 paths[name].append(f"M{left} {top}h{_UNIT}v{_UNIT}h-{_UNIT}z"
                                    f"M{left + 2} {top + 2}v{_UNIT - 4}h{_UNIT - 4}v-{_UNIT - 4}z"
                                    f"M{left + 3} {top + 3}h{_UNIT - 6}v{_UNIT - 6}h-{_UNIT - 6}z")

@@ -1,7 +1,7 @@
-"""Drawings as SVG: the same bytes for the same figures, and colours for light and dark.
+"""Reproducible drawings as SVG, with colours for light and dark pages.
 
-What matplotlib leaves black takes the colour of the text around it (``currentColor``); the
-colours of data are of middle brightness, so that both papers suit them.
+Black parts take the colour of the surrounding text (``currentColor``); the colours of data have
+medium brightness to suit both backgrounds.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["GREY", "PALETTE", "drawing", "finish", "svg_file", "svg_of"]
 
 PALETTE = ("#4a86c5", "#e08a2c", "#3f9e6e", "#d1495b", "#9270b8", "#b08d3c", "#2aa5a5",
            "#c9739f", "#7f8c4f", "#a3623a")
-"""Colours that can be told apart on white and on black."""
+"""Colours distinguishable on white and on black."""
 
 GREY = "#8a93a0"
-"""For what is not the subject."""
+"""For secondary parts."""
 
 _INK = "#000000"
 _FILE = ('<svg xmlns="http://www.w3.org/2000/svg"', "<style>:root{color:#24292f}"
@@ -34,11 +34,11 @@ _ID = re.compile(r'\bid="([^"]+)"')
 
 @contextmanager
 def drawing(width: float, height: float) -> Iterator[Figure]:
-    """Yield an empty figure without paper; width and height in inches of 72 pixels."""
+    """Yield an empty figure without background; width and height in inches of 72 pixels."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    # Set while a figure is drawn, and again by whoever writes it: text stays text.
+    # Set while drawing, and again when writing: text stays text.
     with rc_context({"font.size": 9, "axes.edgecolor": _INK, "figure.facecolor": "none",
                      "axes.facecolor": "none", "legend.frameon": False}):
         yield Figure(figsize=(width, height), layout="constrained")
@@ -47,7 +47,7 @@ def drawing(width: float, height: float) -> Iterator[Figure]:
 def finish(
     axes: Axes, xlabel: str, ylabel: str, grid: Literal["x", "y", "both"] = "y",
 ) -> None:
-    """Label the axes, draw a faint grid, and leave out the frame above and to the right."""
+    """Label the axes, draw a faint grid, and omit the top and right frame lines."""
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     axes.grid(axis=grid, color=GREY, alpha=0.3, linewidth=0.6)
@@ -57,14 +57,14 @@ def finish(
 def svg_of(figure: Figure, name: str, description: str) -> str:
     """Write a figure as an SVG element for a page.
 
-    ``name`` is a word that no other drawing of the page has: its inner names begin with it.
-    ``description`` says what it shows, for those who cannot see it.
+    ``name`` is a word unique on the page, used as prefix of its element names.
+    ``description`` is the text for readers who cannot see it.
     """
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     written = io.BytesIO()
-    # Fixed names inside and no date: the same figure is the same text.
+    # Fixed element names and no date, for reproducible output.
     with rc_context({"svg.hashsalt": "sterna", "svg.fonttype": "none", "path.simplify": True}):
         FigureCanvasSVG(figure).print_svg(written, metadata={
             "Date": None, "Creator": None, "Format": None, "Type": None})
@@ -86,6 +86,6 @@ def svg_of(figure: Figure, name: str, description: str) -> str:
 
 
 def svg_file(svg: str) -> str:
-    """An element of :func:`svg_of` as a file of its own, in ink that suits the reader's paper."""
+    """An element of :func:`svg_of` as a separate file, with colours for light and dark."""
     start, body = svg.split(">", 1)
     return f"{start.replace('<svg', _FILE[0], 1)}>{_FILE[1]}{body}\n"

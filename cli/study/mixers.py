@@ -1,4 +1,4 @@
-"""``sterna mixers``: what each mixer costs, and what it buys."""
+"""``sterna mixers``: the cost and benefit of each mixer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["COMMANDS", "mixers"]
 
 _TASKS = ("text", "recall", "digits")
 _QUICK = 1 / 4
-"""Of the budgets."""
+"""Fraction of the budgets."""
 
 
 def mixers(
@@ -106,11 +106,11 @@ def mixers(
 def _tasks(
     asked: list[str] | None, budget: float, d: int, window: int | None, text: Path | None,
 ) -> list[Task]:
-    """The tasks that were asked for, or all, of the given size."""
+    """The requested tasks, or all, of the given size."""
     from sterna.model.study.tasks import DigitsTask, RecallTask, TextTask
     if not 0 < budget <= 1e6:
         raise ValueError(f"--budget must be above 0, up to a million, got {budget}")
-    check_whole("--d", d, 1, 65536 // 3)      # times 3 is the width of channel mixers
+    check_whole("--d", d, 1, 65536 // 3)      # channel mixers are 3 times as wide
     if window is not None:
         check_whole("--window", window, 1)
     names = list(dict.fromkeys(choose("--task", name, _TASKS) for name in asked or _TASKS))
@@ -129,7 +129,7 @@ def _tasks(
 
 
 def _rows(mixer: list[str] | None, channel: str | None, weights: str | None) -> list[Row]:
-    """The rows that were asked for."""
+    """The requested rows."""
     from sterna.model.network.registry import TOKEN_MIXERS
     from sterna.model.study.rows import NAMED_ROWS, find_row
     if not mixer:
@@ -139,7 +139,7 @@ def _rows(mixer: list[str] | None, channel: str | None, weights: str | None) -> 
         return []
     if weights is not None:
         choose("--weights", weights, WEIGHTS)
-    for name in mixer:      # the registry of mixers does not know these
+    for name in mixer:      # names that are not in the registry of mixers
         known = (*NAMED_ROWS, *TOKEN_MIXERS.names())
         near = difflib.get_close_matches(name, known, n=1)
         if name not in known and near and near[0] in NAMED_ROWS:
@@ -158,7 +158,7 @@ def _swept(entries: tuple[Any, ...], sweep: bool | None, off: bool) -> tuple[str
 
 
 def _list(rows: list[Row], as_json: bool) -> int:
-    """All mixers by name, or those of rows."""
+    """List all mixers by name, or those of rows."""
     from sterna.model.study.rows import list_mixers
     found = list_mixers(rows)
     if as_json:

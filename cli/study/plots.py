@@ -1,4 +1,4 @@
-"""The comparison of mixers as drawings: what quality costs in state, and in time of training."""
+"""The comparison of mixers as drawings: quality against state and training time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _Place: TypeAlias = Callable[[dict[str, Any]], float | None]
 
 
 def study_plots(found: Found) -> dict[str, str]:
-    """SVG elements by name, of the tasks that there are: ``state``, quality at equal tokens against
-    bytes of state; ``seconds``, quality against seconds of training where tokens are equal, and
-    against tokens where seconds are; ``distance``, recall by tokens since the answer."""
+    """SVG elements by name, for the available tasks: ``state``, quality at equal tokens against
+    bytes of state; ``seconds``, quality against training seconds at equal tokens, and against
+    tokens at equal seconds; ``distance``, recall by tokens since the answer."""
     def state(row: dict[str, Any]) -> float | None:
         costs = row["costs"].get(_STATE_LENGTH)
         return None if costs is None else float(costs["state_bytes"])
@@ -75,7 +75,7 @@ def _distance_plot(found: Found) -> str:
 def _panels(
     found: Found, name: str, description: str, panels: list[tuple[str, str, _Place, str]],
 ) -> str:
-    """Drawings side by side with one legend, the same mark for the same mixer."""
+    """Drawings side by side with one legend and the same mark for each mixer."""
     marks = _marks([row["name"] for row in order(found, panels[0][0])])
     with drawing(9.5 if len(panels) > 1 else 6.5, 5.6) as figure:
         shown: dict[str, Any] = {}
@@ -92,7 +92,7 @@ def _points(
     axes: Axes, found: Found, task: str, budget: str, place: _Place,
     marks: dict[str, tuple[str, str]],
 ) -> dict[str, Any]:
-    """Draw each row that has figures, with bars for the deviation; by name, the best first."""
+    """Draw each row with figures, with deviation bars; return them by name, best first."""
     shown = {}
     for row in order(found, task, budget):
         figures = row["tasks"][task][budget].get(found["tasks"][task]["figure"])
@@ -109,7 +109,7 @@ def _points(
 
 
 def _marks(names: list[str]) -> dict[str, tuple[str, str]]:
-    """A colour and a marker for each name; those that all are held against stand out."""
+    """A colour and a marker for each name; the baselines stand out."""
     others = [name for name in sorted(names) if name not in _NAMED]
     colours = [each for each in PALETTE if each not in _NAMED.values()]
     marks = {name: (colours[index % len(colours)], _MARKERS[index // len(colours) % len(_MARKERS)])

@@ -1,4 +1,4 @@
-"""Making a comparison, and showing what it found: on the terminal, as figures and as a page."""
+"""Run a comparison and show its results: on the terminal, as figures and as a page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["core_costs", "run_study", "settings_text", "study_markdown", "write_
 
 
 def run_study(study: Study, output: Path, jobs: int, *, quiet: bool, as_json: bool) -> int:
-    """Make the missing cells, write the files, print; return the exit code.
+    """Make the missing cells, write the files, print the results; return the exit code.
 
     After Ctrl-C the results so far are written and printed.
     """
@@ -59,7 +59,7 @@ def run_study(study: Study, output: Path, jobs: int, *, quiet: bool, as_json: bo
 
 
 def _make(label: str, cells: list[Cell], folder: Path, jobs: int, quiet: bool) -> list[str]:
-    """Make cells with progress; return what went wrong."""
+    """Make cells with progress; return the errors."""
     from sterna.model.study.cells import make_cells
     failed: list[str] = []
     different = {cell.path(folder): cell for cell in cells}.values()
@@ -101,8 +101,8 @@ def _show(found: Found, written: list[Path], as_json: bool) -> None:
 
 
 def core_costs(config: ModelConfig) -> dict[str, Any]:
-    """Cycles per generated token and bits of memory of the core of a shape, profile S16, with the
-    array that ``sterna report`` takes by default."""
+    """Cycles per generated token and bits of memory of the core for a shape, profile S16, with the
+    default array of ``sterna report``."""
     params = CoreParams(shape_limits(config, S16))
     bits = memory_bits(params)
     return {"array": f"{params.rows} x {params.cols}",
@@ -120,7 +120,7 @@ def write_study(folder: Path, found: Found) -> list[Path]:
 
 
 def settings_text(found: Found) -> list[str]:
-    """What was trained how, in sentences."""
+    """The training settings, in sentences."""
     said = []
     for name, task in found["tasks"].items():
         sizes = ", ".join(f"{key} {task[key]:,}" if isinstance(task[key], int)
@@ -154,7 +154,7 @@ def settings_text(found: Found) -> list[str]:
 
 
 def study_markdown(found: Found) -> str:
-    """What was found, how, and all tables, in Markdown."""
+    """Findings, settings and all tables, in Markdown."""
     parts = [f"{text}\n" for text in (*findings(found), *settings_text(found))]
     parts += [f"{table.markdown()}\n" for table in study_tables(found).values()]
     return "\n".join(parts)

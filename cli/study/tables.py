@@ -1,4 +1,4 @@
-"""The comparison of mixers as tables of at most 80 characters, and what it says in sentences."""
+"""The comparison of mixers as tables of at most 80 characters, and its findings in sentences."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from sterna.cli.terminal.tables import Table
 __all__ = ["Found", "findings", "order", "recall_bounds", "study_tables"]
 
 Found: TypeAlias = dict[str, Any]
-"""What :func:`sterna.model.study.plan.summarize` returns."""
+"""The result of :func:`sterna.model.study.plan.summarize`."""
 
 _COUNTED_AT = "1024"
-"""The token that is counted where there is room for one only."""
+"""The token to count where there is room for only one."""
 
 
 def study_tables(found: Found) -> dict[str, Table]:
-    """All tables by name: quality, distance, digits, cost, decode, state, core, sweep; those
-    without a row are left out."""
+    """All non-empty tables by name: quality, distance, digits, cost, decode, state, core, sweep."""
     tables = {"quality": _quality(found), "distance": _distance(found),
               "digits": _digits(found), "cost": _cost(found),
               "decode": _by_length(found, "microseconds of a step, of all layers", "decode_us"),
@@ -29,7 +28,7 @@ def study_tables(found: Found) -> dict[str, Table]:
 
 
 def order(found: Found, task: str, budget: str = "tokens") -> list[dict[str, Any]]:
-    """The rows that did a task, the best first; those without a figure last."""
+    """The rows of a task, best first; those without a figure last."""
     figure = found["tasks"].get(task, {}).get("figure", "")
     sign = 1 if figure == "bpb" else -1
 
@@ -41,7 +40,7 @@ def order(found: Found, task: str, budget: str = "tokens") -> list[dict[str, Any
 
 
 def findings(found: Found) -> list[str]:
-    """What the figures say of MLGRU, the hybrid and the float Transformer, and of all rows."""
+    """Findings on MLGRU, the hybrid and the float Transformer, and on all rows."""
     said = []
     for task, figure, unit in (("text", "bpb", "bits per byte"),
                                ("recall", "accuracy", "of the answers right")):
@@ -71,7 +70,7 @@ def findings(found: Found) -> list[str]:
 
 
 def _verdict(figure: str, ours: dict[str, Any], base: dict[str, Any]) -> str:
-    """Which of two is ahead, if the means differ by more than twice the standard error of their
+    """The better of two rows, if the means differ by more than twice the standard error of their
     difference."""
     if min(len(ours["values"]), len(base["values"])) < 2:
         return "one seed says nothing about which is ahead"
@@ -108,7 +107,7 @@ def _distance(found: Found) -> Table:
 
 
 def recall_bounds(found: Found) -> list[int]:
-    """Upper bounds of the distances, in tokens, by which recall was measured."""
+    """Upper bounds of the distances, in tokens, at which recall was measured."""
     return sorted({int(name.removeprefix("accuracy_")) for row in found["rows"]
                    for name in row["tasks"].get("recall", {}).get("tokens", {})
                    if name.startswith("accuracy_")})
@@ -138,7 +137,7 @@ def _cost(found: Found) -> Table:
 
 
 def _by_length(found: Found, title: str, name: str) -> Table:
-    """A cost of the rows that predict, at each length."""
+    """A cost of the predicting rows, at each length."""
     rows = [row for row in order(found, "text") if row["causal"] and row["costs"]]
     lengths = list(dict.fromkeys(length for row in rows for length in row["costs"]))
     return Table(title, ("mixer", *(f"at {int(length):,}" for length in lengths)), [

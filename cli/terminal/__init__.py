@@ -1,1 +1,1 @@
-"""The terminal: printing for people and programs, progress, texts that a user names."""
+"""The terminal: output for people and programs, progress, texts given by a user."""

@@ -1,4 +1,4 @@
-"""What commands print with: lines, JSON for programs, progress on a terminal."""
+"""Output of commands: lines, JSON for programs, progress on a terminal."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ __all__ = ["Stages", "out", "print_files", "print_json", "printer", "progress_ba
 
 _WIDTH = 80
 _MOMENT_S = 1.0
-"""Seconds below which nobody is told how long a quick stage took."""
+"""Seconds below which the time of a quick stage is not shown."""
 _REPEAT_S = 10.0
-"""Seconds after which, where there is no terminal, a stage says that it is still at work."""
+"""Interval in seconds of a running stage's messages without a terminal."""
 
 
 def printer(**options: Any) -> Console:
-    """A console that takes nothing as markup: names, prompts and texts are a user's."""
+    """A console without markup, as names, prompts and texts are a user's."""
     console = Console(highlight=False, markup=False, emoji=False, **options)
-    if not console.width:       # COLUMNS is 0, or a terminal says so of itself
+    if not console.width:       # COLUMNS or the terminal reports 0
         console.width = _WIDTH
     return console
 
@@ -43,13 +43,13 @@ _notes = printer(stderr=True, soft_wrap=True)
 
 
 def say(text: str, quiet: bool = False) -> None:
-    """Print a line of progress to standard error, where it never mixes with results."""
+    """Print a line of progress to standard error, separate from results."""
     if not quiet:
         _notes.print(text)
 
 
 def write(text: str) -> None:
-    """Write text to standard output as it is, at once; nowhere if that is closed."""
+    """Write text to standard output unchanged and unbuffered, unless it is closed."""
     if sys.stdout is not None:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -68,9 +68,9 @@ def print_files(paths: Iterable[Path]) -> None:
 
 @contextmanager
 def progress_bar(label: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar; yields the function that moves it, by what is done and the total.
+    """Show a progress bar; yields its update function of the done and the total amount.
 
-    Where there is no terminal the label is said once, when it first moves.
+    Without a terminal, the label is printed once, at the first update.
     """
     display = Progress(
         SpinnerColumn(), TextColumn(label), BarColumn(), TaskProgressColumn(),
@@ -91,11 +91,11 @@ def progress_bar(label: str, quiet: bool = False) -> Iterator[Callable[[int, int
 
 
 class Stages:
-    """Shows which stage of a command is at work, and for how long.
+    """Shows the running stage of a command and its time.
 
     On a terminal a clock runs beside the stage; when it ends, a line with its seconds stays.
-    Elsewhere a line is said as it begins, and one every ten seconds. Use it in a ``with``
-    block, and call it with the name of each stage; :meth:`end` ends one before the next begins.
+    Elsewhere a line is printed at its beginning, and every ten seconds. Use it in a ``with``
+    block, and call it with the name of each stage; :meth:`end` ends a stage before the next begins.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -114,10 +114,10 @@ class Stages:
         self._stop(tell=error is None)
 
     def __call__(self, label: str, quick: bool = False) -> None:
-        """Begin a stage; the one before it has ended.
+        """Begin a stage and end the previous one.
 
-        A ``quick`` one is over in a moment as a rule, and may be refused: no line of it stays on
-        a terminal if it took less than a second, and none is said elsewhere as it begins.
+        A ``quick`` stage usually ends in a moment, and may be refused: no line of it stays on a
+        terminal if it took less than a second, and elsewhere none is printed at its beginning.
         """
         self.end()
         self._label, self._detail = label, ""
@@ -138,13 +138,13 @@ class Stages:
         self._speaker.start()
 
     def detail(self, text: str) -> None:
-        """Say how far the stage is, beside its name or its seconds."""
+        """Show the progress of the stage beside its name or its seconds."""
         self._detail = f" ({text})"
         if self._display is not None:
             self._display.update(self._display.task_ids[0], description=f"{self._label}: {text}")
 
     def end(self) -> None:
-        """End the stage: its clock is gone, its time is told."""
+        """End the stage: remove its clock and print its time."""
         self._stop(tell=True)
 
     def _say_seconds(self) -> None:

@@ -1,7 +1,7 @@
-"""Ctrl-C, at any moment: a flag, a KeyboardInterrupt that is not lost, and a line about it.
+"""Ctrl-C at any moment: a flag, a KeyboardInterrupt that is not lost, and a message.
 
-This module imports next to nothing, so that Ctrl-C is also understood while the rest of the
-command line is imported, which takes a second.
+This module imports almost nothing, so that Ctrl-C also works while the rest of the command
+line is imported, which takes a second.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ INTERRUPTED = 130
 _came = False
 
 _CLEARED = "npy_ctypes_check"
-"""numpy calls this function of its own from C and takes every exception of it for a no."""
+"""numpy calls this internal function from C and takes every exception from it for a no."""
 
 
 def was_interrupted() -> bool:
-    """Whether Ctrl-C was pressed: any error after it is taken for its consequence."""
+    """Whether Ctrl-C was pressed; any later error counts as its consequence."""
     return _came
 
 
 def watch_for_ctrl_c() -> None:
-    """Raise KeyboardInterrupt for Ctrl-C, as Python does, and remember that it came.
+    """Raise KeyboardInterrupt for Ctrl-C, like Python, and set the flag.
 
-    Other requests to end raise SystemExit.
+    Other termination signals raise SystemExit.
     """
-    # A shell starts jobs in the background with the signal ignored: leave it so.
+    # A shell starts background jobs with the signal ignored: keep that.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _leave)
@@ -45,7 +45,7 @@ def watch_for_ctrl_c() -> None:
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
-    """Leave as Python does, not at once: the tools that run have to be ended."""
+    """Exit through Python, not at once: running tools must be ended."""
     sys.exit(128 + signum)
 
 
@@ -53,7 +53,7 @@ def _on_ctrl_c(signum: int, frame: FrameType | None) -> None:
     global _came
     if not _came:
         _came = True
-        # Amaranth warns of designs that are dropped half built, which is what happens now.
+        # Amaranth warns about designs dropped half built, as happens now.
         import warnings
         warnings.simplefilter("ignore")
     if frame is not None and frame.f_code.co_name == _CLEARED:
@@ -63,9 +63,9 @@ def _on_ctrl_c(signum: int, frame: FrameType | None) -> None:
 
 
 def _on_lost_error(lost: UnraisableHookArgs) -> None:
-    """Raise a KeyboardInterrupt again that came where Python can only report it.
+    """Raise a KeyboardInterrupt again if it occurred where Python can only report it.
 
-    Such places are finalisers and callbacks of weak references, of which importing has many.
+    Such places are finalisers and weak-reference callbacks, which are frequent during imports.
     """
     if isinstance(lost.exc_value, KeyboardInterrupt):
         _press_soon()
@@ -74,16 +74,16 @@ def _on_lost_error(lost: UnraisableHookArgs) -> None:
 
 
 def _press_soon() -> None:
-    """Have Ctrl-C come again, a moment later."""
+    """Repeat Ctrl-C a moment later."""
     import _thread
     import threading
     threading.Timer(0.01, _thread.interrupt_main).start()
 
 
 def note(text: str) -> None:
-    """Print a line to standard error; nowhere if that is closed.
+    """Print a line to standard error, unless it is closed.
 
-    ``print`` takes standard output in its place, where results are.
+    ``print`` would then use standard output, which is for results.
     """
     if sys.stderr is not None:
         print(text, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, and checks with one wording for all."""
+"""Arguments and options shared by several commands, and checks with common messages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def how_to_resume(output: Path, *, overwrite: bool = False, auto_resume: bool = 
 
 
 def check_file(path: Path | None, *, suffix: str = "", option: str = "--output") -> None:
-    """Refuse a file that cannot be written, before any work is done for it; None is no file."""
+    """Refuse a file that cannot be written, before any work is done; None for no file."""
     if path is None:
         return
     if suffix and path.suffix != suffix:
@@ -57,7 +57,7 @@ def check_file(path: Path | None, *, suffix: str = "", option: str = "--output")
 
 
 def check_folder(folder: Path | None, option: str = "--output") -> None:
-    """Refuse a folder that cannot be written, before any work is done for it; None is no folder."""
+    """Refuse a folder that cannot be written, before any work is done; None for no folder."""
     if folder is not None:
         _check_place(folder, (folder, *folder.parents), f"{option} must name a folder")
 
@@ -70,15 +70,14 @@ def _check_place(path: Path, folders: Iterable[Path], rule: str) -> None:
 
 
 def refuse(why: str, **given: object) -> None:
-    """Refuse the first option that was given but does not apply; ``quant_lanes`` is
-    ``--quant-lanes``."""
+    """Refuse the first option given that does not apply; ``quant_lanes`` is ``--quant-lanes``."""
     for name, value in given.items():
         if value:
             raise ValueError(f"--{name.replace('_', '-')} {why}")
 
 
 def is_checkpoint(model: str) -> bool:
-    """Whether this names a checkpoint or the folder of a run; a bundled name wins over a folder."""
+    """Whether this is a checkpoint or the folder of a run; bundled names precede folders."""
     if model in BUNDLED:
         return False
     check_unpublished(model)
@@ -86,7 +85,7 @@ def is_checkpoint(model: str) -> bool:
 
 
 def choose(option: str, value: str, choices: Iterable[str]) -> str:
-    """Return ``value`` if it is one of the choices of an option; refuse it with all of them.
+    """Return ``value`` if it is one of the choices of an option; else refuse it and list them.
 
     >>> choose("--form", "fats", ("exact", "fast"))
     Traceback (most recent call last):
@@ -108,11 +107,11 @@ def complete_unit(begun: str) -> list[str]:
 
 
 def complete_board(begun: str) -> list[str]:
-    """Boards that ``sterna build`` knows."""
+    """Boards of ``sterna build``."""
     return [name for name in BOARD_NAMES if name.startswith(begun)]
 
 
 def complete_target(begun: str) -> list[str]:
-    """FPGAs that ``sterna synth`` knows."""
+    """FPGAs of ``sterna synth``."""
     from sterna.hw.fpga.families import TARGETS
     return [name for name in TARGETS if name.startswith(begun)]

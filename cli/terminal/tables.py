@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"-?[\d,]*(\.\d+)?(±[\d.]+)?%?|-")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under columns; a column whose cells are all numbers is aligned to the right.
+    """Rows under columns; a column with only numbers is right-aligned.
 
     >>> print(Table("sizes", ("part", "bits"), [("weights", 1769472)]).markdown())
     Sizes:
@@ -39,7 +39,7 @@ class Table:
         table = RichTable(title=self.title, title_justify="left", title_style="bold",
                           box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
         for column, cells, numeric in self._columns():
-            # Numbers and names are kept whole; words may go to the next line.
+            # Numbers and names are not wrapped; words may be.
             whole = numeric or all(
                 len(cell) <= _LONGEST_NAME and " " not in cell for cell in cells)
             table.add_column(column, justify="right" if numeric else "left", overflow="fold",
@@ -49,7 +49,7 @@ class Table:
         printer(width=width).print(table)
 
     def html(self) -> str:
-        """Return it as HTML that scrolls if it must, without the title."""
+        """Return it as HTML that scrolls if necessary, without the title."""
         kinds = [' class="n"' if numeric else "" for _, _, numeric in self._columns()]
 
         def row(tag: str, values: Sequence[object]) -> str:

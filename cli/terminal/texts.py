@@ -1,4 +1,4 @@
-"""Which text a command works on."""
+"""The text that a command works on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["PROMPT", "beginning", "check_prompts", "frames_of", "recordings_of",
            "tokens_of"]
 
 PROMPT = "The for statement"
-"""What is continued where no prompt is given."""
+"""The default prompt."""
 
 _HINTS = {"--check": ": skip the check with --check 0",
           "--calibrate": ": give another text with --calibrate"}
@@ -38,8 +38,8 @@ def check_prompts(prompts: Sequence[str], tokenizer: Tokenizer) -> None:
 def text_of(
     path: Path | None, tokenizer: Tokenizer, limit: int | None = None, option: str = "--text",
 ) -> bytes:
-    """The first bytes of a text file, or else of the bundled held-out text for a vocabulary; one
-    that has no tokens is refused."""
+    """The first bytes of a text file, or else of the bundled held-out text for a vocabulary; a
+    text without tokens is refused."""
     if path is None and tokenizer.kind == NUMBERS.kind:
         raise ValueError(f"the model has no tokenizer: give {option} a file with numbers of tokens")
     text = bundled_heldout(tokenizer.vocab) if path is None else read_text(path)
@@ -56,15 +56,15 @@ def text_of(
 
 
 def beginning(text: bytes, limit: int | None, tokenizer: Tokenizer) -> bytes:
-    """The first bytes of a text; but for tokens that are bytes, cut between characters."""
+    """The first bytes of a text, cut between characters unless tokens are bytes."""
     if limit is None or tokenizer.kind == BYTES.kind:
         return text[:limit]
     return first_characters(text, limit)
 
 
 def recordings_of(name: str, data: Path | None) -> Recordings:
-    """The recordings of a file, or else those held out of the training of the bundled network,
-    which is for that alone."""
+    """The recordings of a file, or else the held-out ones of the bundled network, for that network
+    only."""
     if data is not None:
         return Recordings.load(data)
     if name != BUNDLED_NETWORK:
@@ -75,7 +75,7 @@ def recordings_of(name: str, data: Path | None) -> Recordings:
 def frames_of(
     name: str, model: QuantizedModel, data: Path | None, count: int,
 ) -> list[np.ndarray]:
-    """The first ``count`` integer frames of recordings, as :func:`recordings_of` finds them."""
+    """The first ``count`` integer frames of the recordings from :func:`recordings_of`."""
     frames = [model.integers(each)[0] for each in recordings_of(name, data).frames]
     total = sum(map(len, frames))
     if not 1 <= count <= total:
@@ -90,7 +90,7 @@ def tokens_of(
 ) -> np.ndarray:
     """The first ``count`` tokens of a text; a shorter text is refused."""
     of_bytes = model.tokenizer.kind == BYTES.kind
-    # With bytes as tokens, nothing after the wanted ones has to be read.
+    # With bytes as tokens, only the wanted ones need to be read.
     text = text_of(path, model.tokenizer, max(0, count) if of_bytes else None, option)
     tokens = model.tokenizer.encode(text)
     if not 1 <= count <= len(tokens):

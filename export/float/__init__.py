@@ -1,1 +1,1 @@
-"""Graphs in real numbers, close to the reference, and what they compute in float64."""
+"""The computation of float graphs, close to the reference, in float64."""

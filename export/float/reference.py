@@ -1,5 +1,5 @@
-"""What the form ``fast`` computes, in float64 NumPy: the values that its load test compares with,
-and what the integers of a model lose against them."""
+"""The computation of the form ``fast`` in float64 NumPy: the expected values of its load test, and
+the rounding errors of a model's integers against them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["TensorError", "float_logits", "real_scale", "rounding_errors"]
 
 
 def real_scale(model: QuantizedModel, name: str) -> float:
-    """What ``T y / |y|`` of a projection is multiplied with to give its real output:
+    """The factor from ``T y / |y|`` of a projection to its real output:
     ``127 K / 2^(MK - MA + shift + F)``, with F the fraction bits of the output
     (docs/numerics.md)."""
     projection, record = model.projections[name], model.projects[name]
@@ -32,7 +32,7 @@ def float_logits(
 ) -> np.ndarray:
     """Real logits float64 ``[batch, length, vocab]`` for tokens ``[batch, length]``.
 
-    ``saturate`` where the model was trained to, which ``fast`` does not. ``tap`` is called as by
+    ``saturate`` clips values as in training, which ``fast`` does not. ``tap`` is called as by
     :func:`sterna.model.quantized.real.run_real`.
     """
     profile = model.profile
@@ -52,9 +52,9 @@ def float_logits(
 
 @dataclass(frozen=True, slots=True)
 class TensorError:
-    """How far a tensor, called ``layer0.glu.x`` as in the integer reference, is from what real
-    numbers give: the root mean square of the difference over that of the real values, the fraction
-    of the integers that are at a limit of their format, and how many were compared."""
+    """The error of a tensor, named as in the integer reference (``layer0.glu.x``), against real
+    numbers: the RMS of the difference over that of the real values, the fraction of integers at a
+    limit of their format, and the number of compared values."""
 
     name: str
     relative: float
@@ -63,13 +63,13 @@ class TensorError:
 
 
 def rounding_errors(model: QuantizedModel, tokens: np.ndarray) -> list[TensorError]:
-    """Run the integer reference and the float64 one beside it on tokens ``[batch, length]``, and
-    compare what both compute: of each layer the state ``h``, the residual stream ``x`` after each
-    half and the product ``p``, and the logits; in the order in which they are computed.
+    """Run the integer and the float64 reference on tokens ``[batch, length]``, and compare their
+    results: of each layer the state ``h``, the residual stream ``x`` after each half and the
+    product ``p``, and the logits; in the order of computation.
 
     Both have the same quantised weights, biases and embedding, and saturate alike; the float64 one
-    rounds no activation, and its norm, scales, sigmoid and state are real numbers. The errors of
-    all layers before are in that of a tensor.
+    rounds no activation, and its norm, scales, sigmoid and state are real numbers. The error of a
+    tensor includes those of all earlier layers.
     """
     profile = model.profile
     of_value = {"h": profile.h, "x": profile.x, "p": profile.p}

@@ -1,1 +1,1 @@
-"""The forms by name: building a graph, the test it carries, writing its files."""
+"""The forms by name: building a graph, its self-test, writing its files."""

@@ -1,4 +1,4 @@
-"""The forms of a graph: one model, spelled for different runtimes and needs, and its file."""
+"""The forms of a graph, one model for different runtimes and needs, and its file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["Form", "build", "check_graph_name", "export_onnx", "serialize"]
 def build(
     model: QuantizedModel, form: Form | str = Form.EXACT, *, one_token: bool = False,
 ) -> onnx.ModelProto:
-    """Build the graph of ``model``, with metadata and a test that it carries along.
+    """Build the graph of ``model``, with metadata and a self-test.
 
     Inputs: ``tokens`` int64 ``[batch, length]``; ``state`` ``[layers, batch, d]``, zeros at the
-    start of a text; ``logits_from`` int64 ``[1]``, the first token of the call whose logits are
-    wanted, negative from its end. Outputs: ``logits`` ``[batch, tokens wanted, vocab]`` and
-    ``state_out``. Logits and state are int32, in the form ``fast`` float32 in real units. With
-    ``one_token`` the length is 1, there is no ``logits_from`` and no loop in the graph.
+    start of a text; ``logits_from`` int64 ``[1]``, the first token of the call to give logits for,
+    negative from its end. Outputs: ``logits`` ``[batch, tokens wanted, vocab]`` and ``state_out``.
+    Logits and state are int32, in the form ``fast`` float32 in real units. With ``one_token`` the
+    length is 1, and the graph has no ``logits_from`` and no loop.
 
     A network takes ``frames`` int32 ``[batch, length, channels]`` and ``results_from``, and gives
     ``results`` int32.
@@ -34,7 +34,7 @@ def build(
     Raises
     ------
     ValueError
-        If the form is unknown, or the model does not fit it.
+        If the form is unknown or does not support the model.
     """
     form = one_of("form", form, Form)
     if model.is_network and form is not Form.EXACT:
@@ -53,14 +53,14 @@ def export_onnx(
     model: QuantizedModel, path: str | Path, *, form: Form | str = Form.EXACT,
     one_token: bool = False,
 ) -> Path:
-    """Write the ONNX graph of ``model`` in one form, as :func:`build` makes it.
+    """Write the ONNX graph of ``model`` in one form, as from :func:`build`.
 
     Returns the path; the same model gives the same bytes.
 
     Raises
     ------
     ValueError
-        If the name does not end in ``.onnx``, there is no such form, or the model does not fit it.
+        If the name does not end in ``.onnx``, or the form is unknown or does not support the model.
     OSError
         If the folder is missing, read-only or full; nothing is then left half-written.
     """
@@ -77,6 +77,6 @@ def check_graph_name(path: str | Path) -> Path:
 
 
 def serialize(proto: onnx.ModelProto) -> bytes:
-    """Check a graph by onnx's own checker; return its bytes, the same each time."""
+    """Check a graph with onnx's checker; return its bytes, which are reproducible."""
     onnx.checker.check_model(proto, full_check=True)
     return bytes(proto.SerializeToString(deterministic=True))

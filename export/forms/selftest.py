@@ -1,10 +1,10 @@
-"""The test that every file carries: what the graph must compute, and its own checksum.
+"""The self-test in every file: the expected results of the graph, and a checksum.
 
-The checksum says that a file is as Sterna wrote it. The test says that the runtime computes it
-right: a few tokens of two sequences in one call, and then of one alone, token by token, for which
-runtimes have kernels of their own. Exact graphs must give the integers of the reference, which the
-file holds as a SHA-256. Float graphs must give logits close to those of the same real numbers in
-float64; how close is stated in decibels.
+The checksum shows that the file is as Sterna wrote it. The test shows that the runtime computes it
+correctly: a few tokens of two sequences in one call, then of one alone, token by token, for which
+runtimes have separate kernels. Exact graphs must give the integers of the reference, stored as a
+SHA-256. Float graphs must give logits close to those of the same real numbers in float64; the
+required closeness is in decibels.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["FORMULA", "SELF_TEST", "SelfTestError", "check_checksum", "check_sel
 SELF_TEST, _CHECKSUM = "sterna.self_test", "sterna.sha256"
 _BATCH, _LENGTH = 2, 8
 _FLOAT_DECIBELS = 25.0
-"""Kernels that round activations to 8 bits come to about 35 dB."""
+"""Kernels that round activations to 8 bits reach about 35 dB."""
 
 
 class Runner(Protocol):
     """A graph under a runtime."""
 
     batch: int | None
-    """Sequences of every call, where their number is fixed."""
+    """Sequences of every call, if their number is fixed."""
 
     def run(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Run tokens ``[batch, length]``; all logits and the last state."""
@@ -53,12 +53,12 @@ class Runner(Protocol):
         """Run tokens ``[batch]``; logits ``[batch, vocab]`` and the state."""
 
     def start(self, batch: int) -> np.ndarray:
-        """The first state."""
+        """The initial state."""
 
 
 
 class SelfTestError(OnnxFileError):
-    """A graph that in this runtime does not compute what its file says."""
+    """This runtime does not compute the results stated in the file."""
 
 
 def record(proto: onnx.ModelProto, model: QuantizedModel, info: GraphInfo) -> None:
@@ -75,7 +75,8 @@ def record(proto: onnx.ModelProto, model: QuantizedModel, info: GraphInfo) -> No
 
 
 def seal(proto: onnx.ModelProto) -> None:
-    """Store the checksum of a graph as it is now: the last property, which ends its bytes."""
+    """Store the checksum of a graph in its current form, as the last property, which ends its
+    bytes."""
     for entry in [entry for entry in proto.metadata_props if entry.key == _CHECKSUM]:
         proto.metadata_props.remove(entry)
     digest = hashlib.sha256(proto.SerializeToString(deterministic=True))
@@ -83,9 +84,9 @@ def seal(proto: onnx.ModelProto) -> None:
 
 
 def check_checksum(file: OnnxFile) -> None:
-    """Check that a graph is as it was written.
+    """Check that a graph is unchanged.
 
-    Raises OnnxFileError if it was edited, or has no checksum.
+    Raises OnnxFileError if it was edited or has no checksum.
     """
     proto = onnx.ModelProto()
     seal(proto)
@@ -100,10 +101,10 @@ def check_checksum(file: OnnxFile) -> None:
 
 
 def check_self_test(proto: onnx.ModelProto, info: GraphInfo, graph: Runner) -> None:
-    """Run the test that a graph carries.
+    """Run the self-test of a graph.
 
-    Raises SelfTestError if the results are not those that the file states, or the runtime gives
-    none; OnnxFileError if the test is missing or damaged.
+    Raises SelfTestError if the results differ from those in the file or the runtime gives none;
+    OnnxFileError if the test is missing or damaged.
     """
     try:
         test = json.loads(get_property(proto, SELF_TEST))
@@ -121,7 +122,7 @@ def check_self_test(proto: onnx.ModelProto, info: GraphInfo, graph: Runner) -> N
             row, state_alone = graph.step(token, state_alone)
             rows.append(row[:1])
         state_alone = state_alone[:, :1]
-    except Exception as error:  # onnxruntime raises classes of its own, all from Exception
+    except Exception as error:  # onnxruntime's exceptions derive from Exception only
         reason = " ".join(str(error).split())[:300]
         raise SelfTestError(f"the test in the file did not run ({reason})") from error
     if not info.exact:
@@ -141,13 +142,13 @@ def check_self_test(proto: onnx.ModelProto, info: GraphInfo, graph: Runner) -> N
 
 
 def _in_calls(count: int, batch: int | None) -> list[np.ndarray]:
-    """Which sequences each call takes: all at once, or as many as is fixed, some once more."""
+    """The sequences of each call: all at once, or the fixed number, with some repeated."""
     size = batch or count
     return [*np.resize(np.arange(count), (-(-count // size), size))]
 
 
 def _joined(calls: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Logits and state of the test's sequences, of one call or several."""
+    """Logits and state of the test's sequences, from one or several calls."""
     logits, states = zip(*calls, strict=True)
     return np.concatenate(logits)[:_BATCH], np.concatenate(states, axis=1)[:, :_BATCH]
 
@@ -161,7 +162,7 @@ def _check_close(expected: np.ndarray, logits: np.ndarray) -> None:
 
 
 def signal_to_noise(right: np.ndarray, got: np.ndarray) -> float:
-    """How close ``got`` is to ``right``, in decibels; infinite if they are equal."""
+    """Signal-to-noise ratio of ``got`` against ``right``, in decibels; infinite if equal."""
     noise = float(np.square(np.asarray(got, dtype=np.float64) - right).sum())
     signal = float(np.square(right).sum())
     if noise == 0.0:
@@ -171,7 +172,7 @@ def signal_to_noise(right: np.ndarray, got: np.ndarray) -> float:
 
 def sample_steps(entry: Entry, batch: int, length: int) -> np.ndarray:
     """Tokens spread over the vocabulary, int64 ``[batch, length]``; or frames ``[batch, length,
-    channels]`` of all sizes."""
+    channels]`` of all magnitudes."""
     row, t = np.indices((batch, length))
     if not entry.shape:
         return np.asarray((37 * t + 101 * row + 32) % (entry.high + 1))
@@ -185,7 +186,7 @@ FORMULA = (
 
 
 def formula_values(shape: Sequence[int], bits: int) -> np.ndarray:
-    """Those of :data:`FORMULA`, int64 of ``bits`` signed bits."""
+    """Values of :data:`FORMULA`, int64 of ``bits`` signed bits."""
     mask = np.uint64((1 << 32) - 1)
     count = np.arange(1, math.prod(shape) + 1, dtype=np.uint64)
     a = count * np.uint64(2654435761) & mask
@@ -195,7 +196,7 @@ def formula_values(shape: Sequence[int], bits: int) -> np.ndarray:
 
 
 def digest_of(*arrays: np.ndarray) -> str:
-    """SHA-256 of integers as int32, the lowest byte first."""
+    """SHA-256 of integers as little-endian int32."""
     digest = hashlib.sha256()
     for values in arrays:
         digest.update(np.ascontiguousarray(values, dtype="<i4").tobytes())
@@ -203,7 +204,7 @@ def digest_of(*arrays: np.ndarray) -> str:
 
 
 def get_property(proto: onnx.ModelProto, key: str) -> str:
-    """A metadata property, empty if it is not there."""
+    """A metadata property, empty if missing."""
     return next((entry.value for entry in proto.metadata_props if entry.key == key), "")
 
 

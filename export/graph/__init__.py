@@ -1,4 +1,4 @@
-"""What the ONNX graphs of all forms are made of: nodes, inputs and outputs, weights, products.
+"""The parts of ONNX graphs of all forms: nodes, inputs and outputs, weights, products.
 
-And what a file says of itself: metadata, and the names of the tensors inside.
+Also the self-description of a file: metadata, and the names of inner tensors.
 """

@@ -1,4 +1,4 @@
-"""Writing an ONNX graph: its nodes and its tensors."""
+"""Build an ONNX graph: its nodes and tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["CONTRIB", "MINIMUM_ONNXRUNTIME", "OPSET", "GraphBuilder", "model_pro
 
 OPSET = 21
 MINIMUM_ONNXRUNTIME = "1.20"
-"""The oldest onnxruntime that the tests run files on."""
+"""The oldest onnxruntime version in the tests."""
 CONTRIB = "com.microsoft"
 """The domain of onnxruntime's own operators."""
 
@@ -30,8 +30,8 @@ class GraphBuilder:
     """Appends nodes in the order of computation; most methods return the name of their result.
 
     ``nodes`` holds them, ``initializers`` the stored tensors, ``values`` types and shapes of inner
-    tensors. One made with an ``outer`` collects the nodes of a body inside that graph, where its
-    constants are stored.
+    tensors. A builder with an ``outer`` collects the nodes of a body inside that graph, which
+    stores its constants.
     """
 
     def __init__(self, outer: GraphBuilder | None = None) -> None:
@@ -47,7 +47,7 @@ class GraphBuilder:
     ) -> str:
         """Append an operator, a standard one unless ``domain`` is given; return its output.
 
-        An empty ``output`` is given a name; ``further`` names those after the first.
+        An empty ``output`` gets a name; ``further`` names the outputs after the first.
         """
         output = output or self._fresh(op_type)
         self.nodes.append(helper.make_node(
@@ -60,7 +60,7 @@ class GraphBuilder:
         return name
 
     def constant(self, value: Any, kind: type[np.generic] = np.float64) -> str:
-        """A number, or an array of numbers, stored once for each value and type."""
+        """A number or an array of numbers, stored once per value and type."""
         array = np.asarray(value, dtype=kind)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
@@ -95,7 +95,7 @@ class GraphBuilder:
             value, self.constant(float(fmt.min)), self.constant(float(fmt.max))], output)
 
     def concat(self, values: Sequence[str], axis: int, output: str = "") -> str:
-        """``values`` side by side; one alone as it is, unless it is given a name."""
+        """``values`` concatenated; a single one unchanged, unless ``output`` names it."""
         if len(values) == 1 and not output:
             return values[0]
         return self.op("Concat", values, output, axis=axis)
@@ -119,8 +119,8 @@ class GraphBuilder:
 
 
 def recurrence(cell: GraphBuilder, width: int, kind: int) -> onnx.GraphProto:
-    """The body of a ``Scan``, of the nodes of ``cell``: they make ``h_next``, ``[batch, width]``,
-    from the state ``h`` and the rows ``f`` and ``c``."""
+    """The body of a ``Scan`` from the nodes of ``cell``, which compute ``h_next``, ``[batch,
+    width]``, from the state ``h`` and the rows ``f`` and ``c``."""
     cell.op("Identity", ["h_next"], "h_row")
 
     def channels(*names: str) -> list[onnx.ValueInfoProto]:

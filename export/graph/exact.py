@@ -1,12 +1,12 @@
 """The exact graph: the integer reference, tensor for tensor, in standard ONNX operators.
 
-It walks the list of records that the reference walks, so the result of every record is a value of
-the graph, under the same name. All values are whole numbers in float64, where ``rs`` is a
-multiplication by a power of two, an addition of a half and a floor;
-:mod:`sterna.model.quantized.bounds` proves that nothing is lost.
+It walks the same list of records as the reference, so the result of every record is a value of the
+graph under the same name. All values are whole numbers in float64, where ``rs`` is a multiplication
+by a power of two, an addition of a half and a floor; :mod:`sterna.model.quantized.bounds` proves
+that this is exact.
 
-Vectors are ``[length, batch, width]``: length comes first, as ``Scan`` wants it, and last but one
-in inputs and outputs. A graph of one token has ``[batch, width]`` and no ``Scan``.
+Vectors are ``[length, batch, width]``: length is first, as ``Scan`` requires, but last but one in
+inputs and outputs. A graph of one token has ``[batch, width]`` and no ``Scan``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from sterna.model.quantized.records import (
 __all__ = ["RecordGraph", "append_product", "build_exact"]
 
 _TABLE_BITS = 16
-"""Of a pre-activation: up to here, a runtime makes one table entry for each when it loads."""
+"""Most bits of a pre-activation for a table with an entry per value, computed at load time."""
 
 
 def build_exact(
@@ -56,14 +56,14 @@ def build_exact(
 
     Inputs: ``tokens`` int64 ``[batch, length]``, each below ``vocab``; ``state`` int32 ``[layers,
     batch, d]``, zeros at the start of a sequence; ``logits_from`` int64 ``[1]``, the first token
-    of the call whose logits are wanted, negative from its end. Outputs: ``logits`` int32 ``[batch,
+    of the call to give logits for, negative from its end. Outputs: ``logits`` int32 ``[batch,
     tokens wanted, vocab]`` and ``state_out`` int32 ``[layers, batch, d]`` after the last token.
 
     A network takes ``frames`` int32 ``[batch, length, channels]`` and ``results_from``, and gives
     ``results``.
 
     With ``one_token`` the length is 1 and there is no ``logits_from``. ``float_products``
-    multiplies in float32, which is as exact and faster under WebAssembly.
+    multiplies in float32, which is also exact and faster under WebAssembly.
     """
     entry, records = model.entry, list(model.records)
     graph = GraphBuilder()
@@ -101,7 +101,7 @@ def build_exact(
 
 
 def _steps(graph: GraphBuilder, entry: Entry, one_token: bool) -> str:
-    """What goes in, ``[length, batch, ...]``, or without the length."""
+    """The input, ``[length, batch, ...]``, or without the length."""
     if one_token:
         return graph.op("Squeeze", [entry.name, graph.integers(1)])
     order: dict[str, Any] = {"perm": [1, 0, 2]} if entry.shape else {}
@@ -109,7 +109,7 @@ def _steps(graph: GraphBuilder, entry: Entry, one_token: bool) -> str:
 
 
 class RecordGraph:
-    """Appends records to a graph whose vectors begin with the axes ``lead``.
+    """Appends records to a graph of vectors with the leading axes ``lead``.
 
     ``bounds`` are those of :func:`~sterna.model.quantized.bounds.tensor_bounds`.
     """
@@ -125,10 +125,10 @@ class RecordGraph:
         self._tables: dict[bool, list[str]] = {}
         self._shapes: dict[tuple[str, int], str] = {}
         self._sliced: dict[str, str] = {}
-        self._sigmoids: dict[str, Sigmoid] = {}     # by what they read; those not made yet
+        self._sigmoids: dict[str, Sigmoid] = {}     # not yet made, by input
 
     def value(self, name: str, width: int) -> str:
-        """Note type and shape of a tensor of the reference; return its name."""
+        """Record type and shape of a tensor of the reference; return its name."""
         self._graph.values.append(value_info(name, TensorProto.DOUBLE, [*self._lead, width]))
         return name
 
@@ -137,8 +137,8 @@ class RecordGraph:
     ) -> list[str]:
         """Append records; ``states`` are the values ``[batch, width]`` of the recurrences.
 
-        Only the tokens from ``logits_from`` on reach the records that need no others. Returns the
-        new states.
+        Only the tokens from ``logits_from`` on reach the records that do not depend on other
+        tokens. Returns the new states.
         """
         before, after = iter(states), []
         self._sigmoids = {each.x: each for each in records if isinstance(each, Sigmoid)}
@@ -245,7 +245,7 @@ class RecordGraph:
     def _project(self, records: Sequence[Project]) -> None:
         """Append projections of the same activations as one product.
 
-        Sums and scales of several lie side by side, in values whose name joins theirs by ``+``.
+        Sums and scales of several are concatenated, in values with the names joined by ``+``.
         """
         graph, first = self._graph, records[0]
         name, rows = "+".join(record.name for record in records), sum(r.rows for r in records)
@@ -256,7 +256,7 @@ class RecordGraph:
                              self.value(f"{name}.acc", rows), self._float)
 
         def spread(part: str, values: Iterable[float]) -> str:
-            """A number of each projection: for each of its rows if there are several."""
+            """A number per projection, repeated for each of its rows if there are several."""
             stored = [graph.store(f"{record.name}.{part}", np.array([value]))
                       for record, value in zip(records, values, strict=True)]
             if len(stored) > 1:
@@ -268,7 +268,7 @@ class RecordGraph:
         k = graph.op("Mul", [k, graph.power(-first.combine_shift)])
         scale = graph.round(graph.op("Mul", [f"{first.norm}.v", k]),
                             self.value(f"{name}.a", rows if len(records) > 1 else 1))
-        # Not a multiplication: onnxruntime would take it for the scale of a product in float32.
+        # Not a multiplication: onnxruntime would fuse it as the scale of a float32 product.
         scale = graph.op("Div", [scale, spread("divisor", (2.0 ** each.shift for each in own))])
         bias = graph.cast(graph.concat([
             graph.store(f"{record.name}.bias", each.bias.astype(np.int32))
@@ -308,7 +308,7 @@ class RecordGraph:
         return last
 
     def _append_sigmoids(self, z: str, records: Sequence[Sigmoid]) -> None:
-        """The sigmoids of one format of all values z, side by side."""
+        """The sigmoids, in one format, of the concatenated values ``z``."""
         names = [self.value(record.name, record.width) for record in records]
         widths = [record.width for record in records]
         if len(names) == 1:
@@ -317,12 +317,13 @@ class RecordGraph:
             self._split(self._append_sigmoid(records[0], z, "", sum(widths)), names, widths)
 
     def _append_sigmoid(self, record: Sigmoid, z: str, output: str, width: int) -> str:
-        """The sigmoid of z: entry z of a table, or that of its segment and its rise."""
+        """The sigmoid of z: entry z of a table, or that of its segment plus its rise."""
         graph, step = self._graph, record.step_bits
         table = self._table(record)
         if record.z.bits <= _TABLE_BITS:
-            # Negative numbers count from the end of the table. The operators differ in speed alone:
-            # this one is fastest for few numbers, and onnx's evaluator takes no long table below.
+            # Negative numbers count from the end of the table. The operators differ only in speed:
+            # this one is fastest for few numbers; with the other, onnx's evaluator takes no long
+            # table.
             if len(self._lead) == 1:
                 index = graph.op("Unsqueeze", [
                     graph.cast(z, TensorProto.INT64), graph.integers(-1)])
@@ -346,8 +347,8 @@ class RecordGraph:
         return self._shapes[key]
 
     def _table(self, record: Sigmoid) -> list[str]:
-        """The entry and the rise of each segment, and with a z that is not too long the sigmoid of
-        every z: those from 0 on, then the negative ones. They are made once."""
+        """The entry and the rise of each segment, and if z is narrow enough the sigmoid of every z:
+        those from 0 on, then the negative ones. Made once."""
         if record.complement in self._tables:
             return self._tables[record.complement]
         graph, step = self._graph, record.step_bits
@@ -375,7 +376,7 @@ class RecordGraph:
 
 
 def _alike(index: int, record: Record) -> object:
-    """What projections have in common that are multiplied as one."""
+    """Key of projections that can be multiplied as one."""
     if isinstance(record, Project):
         return record.norm, record.combine_shift, record.output, record.saturates
     return index

@@ -1,9 +1,9 @@
 """The form ``fast``: for speed from onnxruntime alone, where the last bit does not matter.
 
-It computes in real numbers what the integer model approximates: RMS normalisation in place of
-NormQuant, sigmoids in place of tables, nothing that saturates (which changes little,
-docs/onnx.md). It multiplies with onnxruntime's 2-bit ``MatMulNBits``, which quantises each block of
-64 or 128 activations to 8 bits for itself.
+It computes in real numbers what the integer model approximates: RMS normalisation instead of
+NormQuant, sigmoids instead of tables, no saturation (which changes little, docs/onnx.md). It
+multiplies with onnxruntime's 2-bit ``MatMulNBits``, which quantises each block of 64 or 128
+activations to 8 bits separately.
 
 With y the input of a projection, ``q / sqrt(S)`` of the integer model is ``y / |y|``, so its
 output is ``T y / |y| * 127 K / 2^(MK - MA + shift + F)`` plus the bias, with F the fraction bits
@@ -26,27 +26,27 @@ from sterna.model.quantized.plan import StageKind, StagePlan
 __all__ = ["BLOCK", "FastGraph", "build_fast", "pack_codes"]
 
 BLOCK = 128
-"""Columns that share a scale in ``MatMulNBits``; its fastest kernels have this size."""
+"""Columns per scale in ``MatMulNBits``; its fastest kernels have this size."""
 
 
 def build_fast(model: QuantizedModel, *, one_token: bool = False) -> onnx.ModelProto:
     """Build the ``fast`` graph of ``model``, without metadata.
 
-    Inputs and outputs as of the exact graph, but ``logits``, ``state`` and ``state_out`` are
+    Inputs and outputs are those of the exact graph, but ``logits``, ``state`` and ``state_out`` are
     float32 in real units.
     """
     return FastGraph(model, one_token).assemble()
 
 
 class FastGraph:
-    """Puts one graph together; all values are float32 ``[length, batch, width]``, of one token
-    ``[batch, width]``."""
+    """Builds one graph; all values are float32 ``[length, batch, width]``, for one token ``[batch,
+    width]``."""
 
     def __init__(self, model: QuantizedModel, one_token: bool) -> None:
         self.model, self.one_token, self.graph = model, one_token, GraphBuilder()
 
     def assemble(self) -> onnx.ModelProto:
-        """Append everything; return the file."""
+        """Append all nodes; return the file."""
         graph, model, first = self.graph, self.model, self.graph.integers(0)
         tokens = (graph.op("Squeeze", ["tokens", graph.integers(1)]) if self.one_token
                   else graph.op("Transpose", ["tokens"]))
@@ -69,7 +69,7 @@ class FastGraph:
                     normed = self.norm(graph.op("Mul", [self._silu(gate), up]))
                 case StageKind.RESIDUAL:
                     x, normed = self.added(x, results)
-                    # Behind the last recurrence only the tokens are wanted that give logits.
+                    # After the last recurrence, keep only the tokens to give logits for.
                     if len(after) == len(kept) and not sliced:
                         ends, sliced = graph.integers(np.iinfo(np.int64).max), True
                         x, normed = (graph.op("Slice", [value, "logits_from", ends, first])
@@ -84,7 +84,7 @@ class FastGraph:
         return model_proto(graph, model, TensorProto.FLOAT, self.one_token)
 
     def real(self, name: str, values: np.ndarray, frac: int) -> str:
-        """Store integers with ``frac`` fraction bits; they are real when loaded."""
+        """Store integers with ``frac`` fraction bits, converted to real numbers on loading."""
         narrow = np.int16 if np.abs(values).max(initial=0) < 1 << 15 else np.int32
         whole = self.graph.cast(self.graph.store(name, values.astype(narrow)), TensorProto.FLOAT)
         return self.graph.op("Mul", [whole, self._number(math.ldexp(1.0, -frac))])
@@ -95,24 +95,24 @@ class FastGraph:
     def added(self, x: str, update: str) -> tuple[str, str]:
         """The residual stream ``x + update``, and its direction."""
         normed, total, d = f"{update}.norm", f"{update}.x", self.model.stages[0].columns
-        # It divides by the root of the mean of squares, not of their sum.
+        # The operator divides by the root of the mean square, not of the sum of squares.
         gains = self.graph.op("Expand", [self._number(1 / math.sqrt(d)), self.graph.integers(d)])
         self.graph.op("SkipSimplifiedLayerNormalization", [x, update, gains],
                       normed, "", "", total, domain=CONTRIB, epsilon=1e-12)
         return total, normed
 
     def product(self, stage: StagePlan, normed: str) -> str:
-        """The projections of a stage, of the direction ``normed``, side by side."""
+        """The projections of a stage applied to the direction ``normed``, concatenated."""
         graph, members = self.graph, stage.matrices
         own = [self.model.projections[member] for member in members]
         frac = self.model.projects[members[0]].output.frac
         weight = np.concatenate([each.weight for each in own])
         rows, columns = weight.shape
-        # Four blocks are multiplied at a time: of 128 columns they would be half empty.
+        # Four blocks are multiplied at a time: with 128 columns they would be half empty.
         block = BLOCK // 2 if columns <= 2 * BLOCK else BLOCK
         blocks = -(-columns // block)
         if columns > 8 * BLOCK:
-            blocks = -(-blocks // 4) * 4        # a rest of four costs up to half of the whole
+            blocks = -(-blocks // 4) * 4        # a remainder of four costs up to half of the whole
         width = blocks * block if columns > 8 * BLOCK else columns
         name = "+".join(members)
         codes = graph.store(f"{name}.weight", pack_codes(weight, block))
@@ -172,10 +172,10 @@ def _next(graph: GraphBuilder, f: str, c: str, h: str, output: str) -> str:
 
 
 def pack_codes(weight: np.ndarray, block: int = BLOCK) -> np.ndarray:
-    """Pack a weight ``[rows, columns]`` as ``MatMulNBits`` reads it.
+    """Pack a weight ``[rows, columns]`` for ``MatMulNBits``.
 
-    uint8 ``[rows, blocks, block / 4]``: four codes ``trit + 2`` a byte, the first in the lowest
-    bits; columns up to a whole block are zeros. 2 is the zero point the operator assumes.
+    uint8 ``[rows, blocks, block / 4]``: four codes ``trit + 2`` per byte, the first in the lowest
+    bits; columns up to a whole block are zeros. 2 is the operator's default zero point.
     """
     rows, columns = weight.shape
     blocks = -(-columns // block)

@@ -1,4 +1,4 @@
-"""Reading an ONNX file without its large tensors, which stay where they are.
+"""Read an ONNX file without its large tensors, which stay in the file.
 
 Fields of protobuf messages have the numbers of onnx's ``onnx.proto``.
 """
@@ -35,7 +35,7 @@ _Bytes: TypeAlias = mmap.mmap | bytes
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """A graph, what messages call it, and the file that holds it unless it is in memory alone."""
+    """A graph, its name in messages, and its file unless it exists only in memory."""
 
     proto: onnx.ModelProto
     name: str = "the ONNX graph"
@@ -43,11 +43,11 @@ class OnnxFile:
 
     @classmethod
     def read(cls, source: Source) -> OnnxFile:
-        """Read a file; what is a graph already is taken as it is.
+        """Read a file; a graph is taken as it is.
 
-        A tensor of 64 KiB or more becomes external data of the graph, in the very file it came
-        from: onnxruntime maps such data. Raises OnnxFileError if the file cannot be read, or is cut
-        off; ValueError if ``source`` is neither a path nor a graph.
+        A tensor of 64 KiB or more becomes external data of the graph, in the same file:
+        onnxruntime maps such data. Raises OnnxFileError if the file cannot be read or is truncated;
+        ValueError if ``source`` is neither a path nor a graph.
         """
         if isinstance(source, OnnxFile):
             return source
@@ -67,7 +67,7 @@ class OnnxFile:
 
     @cached_property
     def info(self) -> GraphInfo:
-        """What the graph says about itself; OnnxFileError if Sterna did not make it."""
+        """The metadata of the graph; OnnxFileError if Sterna did not make it."""
         try:
             return GraphInfo.read(self.proto)
         except OnnxFileError as error:
@@ -75,13 +75,13 @@ class OnnxFile:
 
     @property
     def content(self) -> mmap.mmap | bytes:
-        """The bytes of the file, or those that a graph in memory would be written as."""
+        """The bytes of the file, or the serialised bytes of a graph in memory."""
         if self.path is None:
             return bytes(self.proto.SerializeToString(deterministic=True))
         return _map(self.path)
 
     def external(self) -> Iterator[tuple[TensorProto, np.ndarray]]:
-        """Each initialiser that :meth:`read` left in the file, and its bytes, not yet read."""
+        """Each initialiser that :meth:`read` left in the file, and its unread bytes."""
         if self.path is None:
             return
         content = self.content
@@ -93,7 +93,7 @@ class OnnxFile:
 
 
 def _map(path: Path) -> _Bytes:
-    """The bytes of a file, not yet read."""
+    """The mapped bytes of a file."""
     with path.open("rb") as file:
         file.seek(0, os.SEEK_END)
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.tell() else b""
@@ -127,7 +127,7 @@ def _tensor(content: _Bytes, first: int, last: int, name: str) -> TensorProto:
 
 
 def _fields(content: _Bytes, at: int, last: int) -> Iterator[tuple[int, int, int, int]]:
-    """Of each field of a message its number, and where it, its value and the next one begin."""
+    """Number of each field of a message, and the offsets of the field, its value and the next."""
     while at < last:
         start = at
         key, at = _varint(content, at)
@@ -145,7 +145,7 @@ def _fields(content: _Bytes, at: int, last: int) -> Iterator[tuple[int, int, int
 
 
 def _varint(content: _Bytes, at: int) -> tuple[int, int]:
-    """A number, and where the next one begins."""
+    """A number, and the offset after it."""
     value = shift = 0
     while True:
         byte = content[at]

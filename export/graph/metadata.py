@@ -1,4 +1,4 @@
-"""What a Sterna ONNX file says about itself, in its metadata properties."""
+"""The metadata properties of a Sterna ONNX file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FORMAT = "sterna onnx"
 RECORDS, _TOKENIZER = "sterna.records", "sterna.tokenizer"
 _FRACTION_BITS = "sterna.fraction_bits"
 LAYER_FORMAT = "sterna onnx layer"
-"""What the file of one layer, without a language model around it, says that it is."""
+"""Format name in the file of a single layer, without a language model."""
 _FLOAT_FORMAT = "sterna float onnx"     # of model/onnx_float, which needs torch
 
 
@@ -45,12 +45,12 @@ class OnnxFileError(ValueError):
 
 
 class Form(StrEnum):
-    """How the arithmetic of a graph is spelled."""
+    """The arithmetic of a graph."""
 
     EXACT = "exact"
     """Equal to the integer reference on any runtime."""
     WEB = "web"
-    """Equal to it, with products in float32 and one token a call: for WebAssembly."""
+    """Equal to it, with products in float32 and one token per call: for WebAssembly."""
     FAST = "fast"
     """Float with onnxruntime's 2-bit products: close to the reference."""
 
@@ -64,8 +64,8 @@ class Form(StrEnum):
 class GraphInfo:
     """The metadata of one graph, made from the quantised model with this SHA-256.
 
-    ``one_token`` graphs take one token a call; ``profile`` is the name of the model's formats,
-    which ``records`` hold. ``fraction_bits`` are those of each channel of a network's frames.
+    ``one_token`` graphs take one token per call; ``profile`` is the name of the model's formats,
+    which ``records`` hold. ``fraction_bits`` are those per channel of a network's frames.
     """
 
     form: Form
@@ -84,7 +84,7 @@ class GraphInfo:
 
     @property
     def entry(self) -> Entry:
-        """What the graph takes at every step: tokens, or frames."""
+        """The input of the graph at every step: tokens, or frames."""
         return Entry.of(self.records)
 
     @property
@@ -106,12 +106,12 @@ class GraphInfo:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of a state, less its batch: ``[layers, d]``."""
+        """The shape of a state without its batch: ``[layers, d]``."""
         return len(self._states), self._states[0].width
 
     @property
     def state_format(self) -> FixedPoint:
-        """Of an exact state."""
+        """The format of an exact state."""
         return self._states[0].output
 
     @property
@@ -146,8 +146,8 @@ class GraphInfo:
     def read(cls, proto: onnx.ModelProto) -> GraphInfo:
         """Read the metadata of a graph.
 
-        Raises OnnxFileError if Sterna did not make the graph, or a Sterna with another file format
-        did.
+        Raises OnnxFileError if the graph was not made by Sterna, or by one with another file
+        format.
         """
         found = {entry.key: entry.value for entry in proto.metadata_props}
         if found.get("sterna.format") == LAYER_FORMAT:

@@ -1,4 +1,5 @@
-"""How ONNX files store ternary weights: 2 bits each, in tiles that a kernel reads in place."""
+"""The storage of ternary weights in ONNX files: 2 bits each, in tiles that kernels read in
+place."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def pack_tiles(weight: np.ndarray) -> np.ndarray:
 
     A tile is 16 rows by 16 columns, 64 bytes, one for each 16 rows (block) and 16 columns (step).
     Byte ``[row, b]`` holds columns ``b``, ``4 + b``, ``8 + b`` and ``12 + b`` of that row as codes
-    0, 1, 2 for -1, 0, 1, the first in its lowest bits. Rows and columns are filled up with zeros
+    0, 1, 2 for -1, 0, 1, the first in its lowest bits. Rows and columns are padded with zeros
     (code 1).
 
     >>> pack_tiles(np.eye(20, 5, dtype=np.int8)).shape
@@ -34,8 +35,8 @@ def pack_tiles(weight: np.ndarray) -> np.ndarray:
 
 
 def append_weight(graph: GraphBuilder, name: str, weight: np.ndarray) -> str:
-    """Store a weight ``[rows, columns]`` and append nodes that unpack it, which a runtime folds
-    when it loads the graph; return their result, codes 0, 1, 2 as int8 ``[columns, rows]``."""
+    """Store a weight ``[rows, columns]`` and append nodes that unpack it, which a runtime folds at
+    load time; return their result, codes 0, 1, 2 as int8 ``[columns, rows]``."""
     (rows, columns), packed = weight.shape, pack_tiles(weight)
     blocks, steps = packed.shape[:2]
     stored = graph.op("Unsqueeze", [graph.store(name, packed), graph.integers(4)])

@@ -1,1 +1,1 @@
-"""One layer as an ONNX graph, without a language model around it: its making and its test."""
+"""A single layer as an ONNX graph, without a language model, and its test."""

@@ -1,7 +1,7 @@
-"""The ONNX file of one layer: writing it, what it says about itself, and the test it carries.
+"""The ONNX file of one layer: writing it, its metadata, and its self-test.
 
-The test is a few vectors that a formula gives, so that they take no room in the file, and the
-SHA-256 of the integers that the reference gives for them.
+The test is a few vectors from a formula, so that they take no space in the file, and the SHA-256
+of the integers that the reference gives for them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["LAYER_FORMAT_VERSION", "check_layer", "describe_layer", "export_laye
 
 LAYER_FORMAT_VERSION = 1
 _BATCH, _STEPS = 2, 4
-"""Vectors side by side, and after one another if there is a recurrence."""
+"""Vectors in parallel, and in sequence if there is a recurrence."""
 
 
 def export_matrix(
@@ -74,8 +74,8 @@ def export_matrix(
     ------
     ValueError
         If the weights are not ternary, a scale or a bias has no output format, the scale
-        cannot be represented, or the matrix has more than 8,421,504 columns, the most that
-        the 32-bit accumulator of ``MatMulInteger`` is proven for.
+        cannot be represented, or the matrix has more than 8,421,504 columns, the proven limit
+        of the 32-bit accumulator of ``MatMulInteger``.
     OSError
         If the file cannot be written; nothing is then left half-written.
     """
@@ -99,8 +99,8 @@ def export_layer(
     path
         The file; it must end in ``.onnx``.
     profile
-        Numeric formats of a BitLinear from weights, or their name, None for S16; a layer has its
-        own.
+        Numeric formats of a BitLinear from weights, or their name, None for S16; not for a layer,
+        which has its own.
     output
         Format of its results, 2 to 23 bits; None for ``profile.z``.
 
@@ -155,22 +155,22 @@ def describe_layer(proto: onnx.ModelProto, layer: Layer | MatrixLayer) -> None:
 
 
 def check_layer(source: str | Path | onnx.ModelProto, *, session: Any = None) -> None:
-    """Run the test that the file of a layer carries.
+    """Run the self-test in the file of a layer.
 
     Parameters
     ----------
     source
         The file, or the graph itself.
     session
-        An ``onnxruntime.InferenceSession`` of it, with the providers and options to be
-        tested; None for one on the CPU.
+        An ``onnxruntime.InferenceSession`` of it, with the providers and options to test; None
+        for one on the CPU.
 
     Raises
     ------
     OnnxFileError
-        If the file cannot be read, is of no layer, was edited, or onnxruntime is too old.
+        If the file cannot be read, is not of a layer, was edited, or onnxruntime is too old.
     SelfTestError
-        If the integers are not those of the reference, or the runtime gives none.
+        If the integers differ from the reference, or the runtime gives none.
     """
     file = OnnxFile.read(source)
     name, proto = file.name, file.proto
@@ -211,7 +211,7 @@ def _run(name: str, session: Any, x: np.ndarray) -> list[np.ndarray]:
             each.name: state for each, state in zip(kept, states, strict=True)}
         try:
             y, *states = session.run(None, feeds)
-        except Exception as error:  # onnxruntime raises classes of its own, all from Exception
+        except Exception as error:  # onnxruntime's exceptions derive from Exception only
             reason = " ".join(str(error).split())[:300]
             raise SelfTestError(f"{name}: the test in the file did not run ({reason})") from error
         rows.append(y)

@@ -1,4 +1,4 @@
-"""The graphs of a layer and of a ternary matrix alone.
+"""The graphs of a single layer and of a single ternary matrix.
 
 Every tensor of the reference is a value of a layer's graph under the same name, as in
 :mod:`sterna.export.graph.exact`.
@@ -24,9 +24,9 @@ __all__ = ["build_layer", "build_matrix", "layer_bounds"]
 
 
 def layer_bounds(layer: Layer) -> dict[str, int]:
-    """Bound every tensor of the graph of ``layer``, as
-    :func:`~sterna.model.quantized.bounds.check_bounds` does, which may raise ValueError."""
-    # The graph does not see how wide x was where it came from: a norm's input is the widest.
+    """Bound every tensor of the graph of ``layer`` with
+    :func:`~sterna.model.quantized.bounds.check_bounds`, which may raise ValueError."""
+    # The graph does not know the width of x: assume the widest, a norm's input.
     return check_bounds(
         layer.records(), layer.matrices(), {"x": 1 << (layer.bits - 1)}, layer.vectors())
 
@@ -36,9 +36,8 @@ def build_layer(layer: Layer) -> onnx.ModelProto:
 
     Inputs: ``x`` int32 ``[batch, columns]``, and for each recurrence ``state0``, ``state1`` and so
     on, int32 ``[batch, d]``, zeros at the start of a sequence. Outputs: ``y`` int32 ``[batch,
-    rows]``, and ``state0_out`` and so on, which the next call takes. Raises ValueError if a matrix
-    has more columns than the graph is exact for, or an integer could leave the exact range of
-    float64.
+    rows]``, and ``state0_out`` and so on, for the next call. Raises ValueError if a matrix has more
+    columns than the graph is exact for, or an integer could exceed the exact range of float64.
     """
     graph, records, bounds = GraphBuilder(), layer.records(x="x.value"), layer_bounds(layer)
     table = np.array(layer.profile.sigmoid_table(), dtype=np.int32)
@@ -77,8 +76,8 @@ def build_matrix(layer: MatrixLayer) -> onnx.ModelProto:
     """Build the graph of a ternary matrix, without metadata.
 
     Input: ``acts`` int8 ``[batch, columns]``. Output: ``sums`` int32 ``[batch, rows]``, or ``y``
-    int32 ``[batch, rows]`` if the layer brings them to a format. Raises ValueError if the matrix
-    has more columns than the 32-bit accumulator of ``MatMulInteger`` holds.
+    int32 ``[batch, rows]`` if the layer requantises them. Raises ValueError if the matrix has more
+    columns than the 32-bit accumulator of ``MatMulInteger`` allows.
     """
     if layer.columns > MOST_COLUMNS:
         raise ValueError(
@@ -99,7 +98,7 @@ def build_matrix(layer: MatrixLayer) -> onnx.ModelProto:
 
 def _requantized(graph: GraphBuilder, acc: str, numbers: Requantization) -> str:
     """``sat(rs(acc * k, shift) + bias)`` of the sums, in float64."""
-    # At most 128 a column, times the mantissa, plus the half that rounds: never near 2^52.
+    # At most 128 per column, times the mantissa, plus the rounding half: never near 2^52.
     assert 128 * MOST_COLUMNS << MANTISSA_BITS < 1 << CARRIER_BITS - 1
     assert 1 << NumericProfile.max_shift < 1 << CARRIER_BITS - 1
     # A whole number of MANTISSA_BITS times a power of two: one multiplication, exact.

@@ -1,1 +1,1 @@
-"""Compiled operators for onnxruntime: their C++, building it, using it in a graph."""
+"""Compiled operators for onnxruntime: their C++, its build, and its use in a graph."""

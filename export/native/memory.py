@@ -1,7 +1,7 @@
 """Weights of a large model in huge pages, one copy for all sessions of a process.
 
-A token reads each weight once. From the file's pages of 4 KiB, where a tensor begins anywhere, the
-TLB bounds that, not memory (docs/native-ops.md).
+A token reads each weight once. From the file's 4 KiB pages, with unaligned tensors, the TLB limits
+the speed, not memory (docs/native-ops.md).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from sterna.export.graph.file import OnnxFile
 __all__ = ["LEAST_BYTES", "SharedWeights", "huge_pages", "share_weights"]
 
 LEAST_BYTES = 16 << 20
-"""Packed weights that are worth a copy; the TLB reaches fewer in pages of 4 KiB, too."""
+"""Smallest size of packed weights worth a copy; below it the TLB suffices for 4 KiB pages."""
 _LINE, _PAGE = 64, 2 << 20
 
 
 def huge_pages(size: int) -> np.ndarray:
-    """``size`` zero bytes that begin at a huge page, in such pages where the system grants them.
+    """``size`` zero bytes aligned to a huge page, in huge pages if the system grants them.
 
-    NumPy asks for them, too, but malloc may hand out memory that was in small pages before.
+    NumPy requests them, too, but malloc may reuse memory that is already in small pages.
     """
     memory = mmap.mmap(-1, size + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):     # a kernel without them
+    with suppress(OSError):     # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(memory, np.uint8)
     first = -whole.ctypes.data % _PAGE
@@ -38,7 +38,7 @@ def huge_pages(size: int) -> np.ndarray:
 
 
 class SharedWeights:
-    """A copy of tensors of bytes, by name; it must outlive the sessions that were told of it."""
+    """A copy of byte tensors, by name; it must outlive the sessions that use it."""
 
     def __init__(self, tensors: dict[str, np.ndarray]) -> None:
         sizes = [-(-each.size // _LINE) * _LINE for each in tensors.values()]
@@ -56,7 +56,7 @@ class SharedWeights:
             np.array_equal(each, self.tensors[name]) for name, each in tensors.items())
 
     def tell(self, options: onnxruntime.SessionOptions) -> None:
-        """Have the session to be made read these."""
+        """Make a session created with these options read this copy."""
         for name, value in self._values.items():
             options.add_initializer(name, value)
 
@@ -65,9 +65,10 @@ _alive: WeakSet[SharedWeights] = WeakSet()
 
 
 def share_weights(file: OnnxFile) -> SharedWeights | None:
-    """The packed weights of a file: the copy of another session of the same weights, or a new one.
+    """The packed weights of a file: the copy of another session with the same weights, or a new
+    one.
 
-    None for a small model, and for a graph that is in memory already.
+    None for a small model, and for a graph already in memory.
     """
     tensors = {tensor.name: values.reshape(tensor.dims) for tensor, values in file.external()
                if tensor.data_type == TensorProto.UINT8 and values.size == math.prod(tensor.dims)}

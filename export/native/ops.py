@@ -1,7 +1,7 @@
-"""The compiled operators: compiling them on demand, under onnxruntime, and alone.
+"""The compiled operators: compilation on demand, use under onnxruntime, and standalone use.
 
-A graph holds the records of its model and their stored tensors; :func:`with_ops` gives one whose
-only node runs them. docs/native-ops.md tells how a kernel is chosen.
+A graph holds the records of its model and their stored tensors; :func:`with_ops` gives a graph with
+a single node that runs them. docs/native-ops.md explains the choice of a kernel.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ class OpsError(ValueError):
 
 
 class MissingCompilerError(OpsError):
-    """g++ is not installed; the message says how to get it."""
+    """g++ is not installed; the message says how to install it."""
 
 
 def build_ops(
     folder: str | Path | None = None, *, sources: str | Path = OPS_SOURCES,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
-    """Compile the operators with g++, unless ``folder`` holds the very same library already.
+    """Compile the operators with g++, unless ``folder`` already holds the same library.
 
     Parameters
     ----------
     folder
-        Where to put the library, made if missing; None takes
+        Folder of the library, created if missing; None takes
         :func:`sterna.model.cache.cache_folder`.
     sources
         Folder of the C++ sources; another one in tests that plant a fault.
@@ -67,7 +67,7 @@ def build_ops(
     -------
     Path
         ``sterna-ops-SOURCES-COMPILER.so``, with a hash of the sources and options and one of the
-        compiler. Without a compiler a library of the same sources will do.
+        compiler. Without a compiler any library of the same sources is accepted.
 
     Raises
     ------
@@ -94,10 +94,10 @@ def register_ops(options: Any, library: Path) -> None:
     Parameters
     ----------
     options
-        ``onnxruntime.SessionOptions`` of the session to be made; load what
-        :func:`with_ops` returns.
+        ``onnxruntime.SessionOptions`` of the session to create; load the result of
+        :func:`with_ops` in it.
     library
-        What :func:`sterna.export.native.ops.build_ops` returned.
+        The result of :func:`sterna.export.native.ops.build_ops`.
 
     Raises
     ------
@@ -106,21 +106,21 @@ def register_ops(options: Any, library: Path) -> None:
     """
     try:
         options.register_custom_ops_library(str(library.resolve()))
-    except Exception as error:  # onnxruntime raises classes of its own, all from Exception
+    except Exception as error:  # onnxruntime's exceptions derive from Exception only
         raise OpsError(
             f"{library}: onnxruntime {onnxruntime.__version__} cannot load the operators "
             f"({' '.join(str(error).split())[:300]})") from error
 
 
 def with_ops(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph to load when the operators are registered: one node that does all of ``proto``.
+    """The graph to load with the operators registered: one node that computes all of ``proto``.
 
-    It has the inputs, the outputs and the stored tensors of ``proto``, weights as they are.
+    It has the inputs, the outputs and the stored tensors of ``proto``, with unchanged weights.
 
     Raises
     ------
     OpsError
-        If ``proto`` does not hold the records of a model, or a tensor that they need.
+        If ``proto`` lacks the records of a model, or a tensor that they need.
     """
     properties = {each.key: each.value for each in proto.metadata_props}
     stored = {each.name: each for each in proto.graph.initializer}
@@ -150,8 +150,8 @@ def with_ops(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def kernel_name(library: Path, kernel: str = "") -> str:
-    """The kernel that runs: by name, or (if empty) what the processor and
-    ``STERNA_KERNEL`` give.
+    """The kernel that runs: by name, or (if empty) as chosen by the processor and
+    ``STERNA_KERNEL``.
 
     Raises
     ------
@@ -168,9 +168,9 @@ def kernel_name(library: Path, kernel: str = "") -> str:
 class TernaryMatrix:
     """A ternary matrix, multiplied without onnxruntime: for tests and benchmarks.
 
-    ``weight`` is ``[rows, columns]`` of -1, 0 and 1, ``kernel`` the name of one, empty for the one
-    that would be chosen. Raises OpsError if the library or the kernel cannot be used here;
-    ValueError if the weight is not a matrix of trits.
+    ``weight`` is ``[rows, columns]`` of -1, 0 and 1, ``kernel`` a kernel name, empty for the
+    default choice. Raises OpsError if the library or the kernel cannot be used here; ValueError if
+    the weight is not a matrix of trits.
     """
 
     def __init__(self, library: Path, weight: np.ndarray, kernel: str = "") -> None:
@@ -193,7 +193,7 @@ class TernaryMatrix:
         return self._tiles.nbytes
 
     def buffers(self, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-        """Zeroed acts int8 and acc int32, ``[tokens, filled up to 16]``."""
+        """Zeroed acts int8 and acc int32, ``[tokens, padded to 16]``."""
         blocks, steps, *_ = self._tiles.shape
         return (np.zeros((tokens, steps * TILE), np.int8),
                 np.zeros((tokens, blocks * TILE), np.int32))

@@ -1,7 +1,7 @@
 """The records of a model as numbers, for the compiled operator, and the constants they read.
 
-A program is int64 ``[records, fields]``. Each value has a slot, which a later one of the same kind
-and width takes over once nothing reads it any more.
+A program is int64 ``[records, fields]``. Each value has a slot, reused by a later value of the same
+kind and width after the last read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["FIELDS", "KINDS_FLAG", "make_program"]
 FIELDS = ("kind", "result", "x", "y", "width", "columns", "low", "high", "shift", "mantissa",
           "combine_shift", "reciprocal_bits", "root_frac", "scale_frac", "epsilon", "reverse",
           "constant")
-"""Those of ``struct Numbers`` in ``cpp/model.hpp``; 0 where a record has no such number."""
+"""Fields of ``struct Numbers`` in ``cpp/model.hpp``; 0 if a record has no such number."""
 _KINDS = get_args(Record)
 KINDS_FLAG = "-DSTERNA_KINDS=" + ",".join(f"k{each.__name__}" for each in _KINDS)
 """The enumeration of the kinds, for the compiler."""
@@ -43,7 +43,7 @@ _UNSATURATED = 1 << 30
 def make_program(
     records: Sequence[Record], tensor: Callable[[str], np.ndarray],
 ) -> tuple[np.ndarray, list[str]]:
-    """The program, and the names of the constants that it numbers; ``tensor`` reads a stored one.
+    """The program, and the names of its numbered constants; ``tensor`` reads a stored one.
 
     Raises ValueError if a scale is not that of a projection, or the records are a network over
     frames.
@@ -56,7 +56,7 @@ def make_program(
     constants: dict[str, int] = {}
     rows, used = [], 0
     for i, record in enumerate(records):
-        # The scale of activations lies in their slot.
+        # The scale of activations is in their slot.
         names = list(record.reads)[:1 if isinstance(record, Project) else 2]
         read = [slots[name] for name in names]
         for name, (slot, shape) in zip(names, read, strict=True):
@@ -77,7 +77,7 @@ def make_program(
 
 
 def _result(record: Record) -> tuple[str, tuple[str, int]]:
-    """Its name as others read it, its kind, and how many numbers it has."""
+    """The name of its result for other records, its kind, and its width."""
     kind = ("activations" if isinstance(record, Norm | Quantize) else
             "number" if isinstance(record, Root | Energy) else "vector")
     return record.result, (kind, record.gives[record.result])

@@ -1,1 +1,1 @@
-"""Running graphs in onnxruntime: sessions, states, text, comparison with the reference."""
+"""Run graphs in onnxruntime: sessions, states, text, comparison with the reference."""

@@ -1,4 +1,4 @@
-"""Holding an exported graph to the integer reference, bit for bit."""
+"""Compare an exported graph with the integer reference, bit for bit."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class ExactReport:
     Parameters
     ----------
     tokens
-        How many tokens were run, all sequences together.
+        Number of tokens run, over all sequences.
     logits, state
         Values compared and mismatches: the logits of every token, the state after every call.
     first
         The first tensor inside the model that differs, in order of computation.
     same_model
-        Whether the graph says that it was made from the model it is compared with.
+        Whether the graph states that it was made from the compared model.
     """
 
     tokens: int
@@ -48,7 +48,7 @@ class ExactReport:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing differed."""
+        """Whether there is no difference."""
         return self.total.passed
 
     def __str__(self) -> str:
@@ -60,15 +60,15 @@ class ExactReport:
 def check_exact(model: QuantizedModel, source: Source, tokens: np.ndarray) -> ExactReport:
     """Run a graph under onnxruntime and compare it with the integer reference.
 
-    The graph carries its own state from call to call, of which each has one token more than the
-    one before, unless the graph takes only one. After the first mismatch that call is repeated
-    with every inner tensor as an output, which names the first one that is wrong, and
-    later calls start from the reference's state, so that the mismatches are not all one.
+    The graph carries its own state from call to call; each call has one token more than the
+    previous one, unless the graph takes only one. After the first mismatch that call is repeated
+    with every inner tensor as an output, to name the first wrong one, and later calls start from
+    the reference's state, so that one error does not cause all later mismatches.
 
     Parameters
     ----------
     model
-        The quantised model that defines what is right.
+        The quantised model that defines the correct result.
     source
         A graph, or the path of one.
     tokens
@@ -110,7 +110,7 @@ def check_exact(model: QuantizedModel, source: Source, tokens: np.ndarray) -> Ex
 
 
 def check_close(model: QuantizedModel, source: Source, tokens: np.ndarray) -> float:
-    """How close the logits of a float graph are to the reference's, in decibels.
+    """Signal-to-noise ratio of the logits of a float graph against the reference, in decibels.
 
     ``10 log10(sum r^2 / sum (g - r)^2)`` over all logits r of the reference and g of the
     graph, for tokens ``[batch, length]``.
@@ -118,7 +118,7 @@ def check_close(model: QuantizedModel, source: Source, tokens: np.ndarray) -> fl
     Raises
     ------
     ValueError
-        As :func:`check_exact`, but that the form must be a float one.
+        As :func:`check_exact`, but the form must be a float one.
     """
     file = _graph_of(model, source)
     info = file.info

@@ -1,4 +1,4 @@
-"""Writing text with a graph, one token at a time, for one prompt or several."""
+"""Write text with a graph, token by token, for one or several prompts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["Piece", "Prompts", "Stepper", "StopStrings", "generate", "generate_t
 
 Prompts: TypeAlias = (
     str | Sequence[int] | np.ndarray | Sequence[str | Sequence[int] | np.ndarray])
-"""A text or tokens, or several of them."""
+"""A text, tokens, or several of them."""
 
 _LARGEST_SEED = (1 << 32) - 1
 
 
 class Stepper(Protocol):
-    """What text is written with: ``Session``, ``OnnxModel`` and others."""
+    """Anything that can write text: ``Session``, ``OnnxModel`` and others."""
 
     info: GraphInfo
 
@@ -40,20 +40,20 @@ class Stepper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one step adds to the text of one prompt.
+    """The text that one step adds to one prompt.
 
     Parameters
     ----------
     prompt
-        Which prompt, from 0.
+        Index of the prompt, from 0.
     token
-        The token that was drawn.
+        The token drawn.
     text
-        Text that is now certain: empty in the middle of a character, and while it could be
-        the beginning of a stop string; the last piece holds all that is left.
+        Text that is now final: empty inside a character, and while it could be the beginning of
+        a stop string; the last piece holds the rest.
     end
-        ``"length"`` or ``"stop"`` in the last piece of a prompt, else None. The token that ends
-        a document stops, too.
+        ``"length"`` or ``"stop"`` in the last piece of a prompt, else None. The end-of-document
+        token stops, too.
     """
 
     prompt: int
@@ -70,35 +70,34 @@ def generate(
     """Return an iterator over the pieces of text that continue the prompts.
 
     The prompts are run, and bad arguments are refused, before this returns. Then all
-    prompts advance together by one token for each round of pieces. Tokens are drawn by the
-    integer sampler (:class:`sterna.model.quantized.sampling.Sampler`), so every implementation of
-    the model writes the same text for the same seed. Prompt i has the seed ``seed + i``: a
-    prompt continues alike alone and beside others.
+    prompts advance together by one token per round of pieces. The integer sampler
+    (:class:`sterna.model.quantized.sampling.Sampler`) draws the tokens, so every implementation of
+    the model writes the same text for the same seed. Prompt i has the seed ``seed + i``: its
+    continuation does not depend on other prompts.
 
     Parameters
     ----------
     model
         A session or step graph.
     prompts
-        Texts to continue, of which an empty one stands for a line end; or tokens ``[length]`` of
-        each.
+        Texts to continue, an empty one standing for a line end; or tokens ``[length]`` of each.
     tokens
-        How many tokens to write for each prompt, at most.
+        Most tokens to write for each prompt.
     temperature
         0 always takes the most likely token.
     top_k, top_p
         Draw only from the k most likely tokens; only from the fewest tokens whose
         probabilities add up to p.
     stop
-        Strings that end a text; they are not part of it. A single string is one of them.
+        Strings that end a text and are not part of it; also accepts a single string.
     seed
         Seed of the sampler, from 1.
 
     Raises
     ------
     ValueError
-        If an argument has a wrong type or is out of range, or the tokenizer does not have a
-        character of a prompt.
+        If an argument has the wrong type or is out of range, or the tokenizer lacks a character
+        of a prompt.
     """
     model.info.entry.check_text()
     tokenizer = model.info.tokenizer
@@ -120,7 +119,7 @@ def generate(
 
 
 def seed_of(seed: int, index: int) -> int:
-    """The seed of prompt ``index`` of several: the ones from ``seed`` on; after the last, 1.
+    """The seed of prompt ``index``: counted up from ``seed``, wrapping to 1 after the largest.
 
     >>> seed_of(7, 2), seed_of((1 << 32) - 1, 1)
     (9, 1)
@@ -149,7 +148,7 @@ def _write(
 
 
 def _as_integers(logits: np.ndarray, fmt: FixedPoint) -> np.ndarray:
-    """Logits as the sampler takes them: real ones are rounded half up and saturated."""
+    """Logits for the sampler: real ones are rounded half up and saturated."""
     if logits.dtype.kind in "iu":
         return logits
     scaled = np.floor(logits.astype(np.float64) * (1 << fmt.frac) + 0.5)
@@ -157,7 +156,7 @@ def _as_integers(logits: np.ndarray, fmt: FixedPoint) -> np.ndarray:
 
 
 class _Writer:
-    """Draws the tokens of one prompt, and knows what of their text is certain."""
+    """Draws the tokens of one prompt, and tracks which part of their text is final."""
 
     def __init__(
         self, index: int, sampler: Sampler, stop: Sequence[str], tokens: int, tokenizer: Tokenizer,
@@ -191,13 +190,13 @@ class _Writer:
 def generate_tokens(
     model: Stepper, prompt: str, *, tokens: int, temperature: float = 0.7, seed: int = 1,
 ) -> Iterator[int]:
-    """The tokens alone that :func:`generate` draws for one prompt."""
+    """Only the tokens that :func:`generate` draws for one prompt."""
     pieces = generate(model, prompt, tokens=tokens, temperature=temperature, seed=seed)
     return (piece.token for piece in pieces)
 
 
 class StopStrings:
-    """Finds the first of several strings, none of them empty, in a text that comes in pieces.
+    """Finds the first of several non-empty strings in a text given in pieces.
 
     >>> stops = StopStrings(["stop"])
     >>> stops.find("on the st"), stops.open
@@ -211,10 +210,10 @@ class StopStrings:
         self._tail = ""
 
     def find(self, text: str) -> int | None:
-        """Take the text that comes next.
+        """Take the next piece of text.
 
-        Returns how many characters before its end the string begins that begins first; None
-        while no string is complete.
+        Returns the distance from its end, in characters, to the start of the earliest string;
+        None while no string is complete.
         """
         tail = self._tail + text
         begins = [at for each in self._strings if (at := tail.find(each)) >= 0]
@@ -226,7 +225,7 @@ class StopStrings:
 
     @property
     def open(self) -> int:
-        """How many characters at the end of the text so far could begin a string."""
+        """Number of characters at the end of the text so far that could begin a string."""
         return len(self._tail)
 
 
@@ -234,7 +233,7 @@ class StopStrings:
 
 
 def prompt_list(prompts: object) -> list[str | np.ndarray]:
-    """The prompts, of which a single text, or a single row of tokens, is one."""
+    """The prompts as a list; a single text, or a single row of tokens, is one prompt."""
     if isinstance(prompts, np.ndarray):
         prompts = prompts.tolist()
     if isinstance(prompts, list | tuple | range) and prompts:
@@ -248,8 +247,8 @@ def prompt_list(prompts: object) -> list[str | np.ndarray]:
 
 
 def prompt_tokens(prompt: str | np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-    """Tokens ``[1, length]`` of a prompt, those that stand before a text included; an empty text
-    stands for a line end. Tokens are taken as they are."""
+    """Tokens ``[1, length]`` of a prompt, including those before a text; an empty text stands for a
+    line end. Tokens are left unchanged."""
     is_text = isinstance(prompt, str)
     try:
         tokens = as_tokens("\n" if is_text and not prompt else prompt, tokenizer)
@@ -262,7 +261,7 @@ def prompt_tokens(prompt: str | np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
 
 
 def stop_strings(stop: object) -> list[str]:
-    """The strings that end a text, each once; a single string is one of them."""
+    """The strings that end a text, without duplicates; also accepts a single string."""
     texts = list(dict.fromkeys(_texts("stop", stop)))
     if "" in texts:
         raise ValueError("a stop string must not be empty")

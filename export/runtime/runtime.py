@@ -1,7 +1,7 @@
-"""Running graphs under onnxruntime with checked inputs, as the integer reference is run.
+"""Run graphs under onnxruntime with checked inputs, with the interface of the integer reference.
 
-Every check of what a caller passes raises ``ValueError``, for a wrong type too, and says what was
-expected and what was given.
+Every argument check raises ``ValueError``, for a wrong type too, and names the expected and the
+given value.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def open_session(
 ) -> Any:
     """Make an ``InferenceSession`` on the CPU.
 
-    ``ops`` is a library of custom operators; ``options`` take the place of ours, with their own
-    number of threads. Raises OnnxFileError if onnxruntime cannot load the graph; OpsError if the
-    library or its kernel cannot be used.
+    ``ops`` is a library of custom operators; ``options`` replace the defaults, including
+    ``threads``. Raises OnnxFileError if onnxruntime cannot load the graph; OpsError if the library
+    or its kernel cannot be used.
     """
     proto = file.proto
     if options is None:
@@ -58,7 +58,7 @@ def open_session(
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
     if ops is not None:
-        kernel_name(ops)        # what is wrong with the library or STERNA_KERNEL, it says clearly
+        kernel_name(ops)        # clear errors for the library and STERNA_KERNEL
         register_ops(options, ops)
         proto = with_ops(proto)
     weights = None if ops is None else share_weights(file)
@@ -69,9 +69,9 @@ def open_session(
             weights.tell(options)
         session = onnxruntime.InferenceSession(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        session.weights = weights       # they live as long as it
+        session.weights = weights       # keep them alive as long as it
         return session
-    except Exception as error:  # onnxruntime raises classes of its own, all from Exception
+    except Exception as error:  # onnxruntime's exceptions derive from Exception only
         reason = " ".join(str(error).split())[:300]
         raise OnnxFileError(
             f"{file.name}: onnxruntime {onnxruntime.__version__} cannot load the graph; it takes "
@@ -84,10 +84,10 @@ def has_two_bit_kernels(block: int = BLOCK) -> bool:
     """Whether ``MatMulNBits`` multiplies by 2-bit weights in integers here.
 
     Without such a kernel, which depends on onnxruntime's version and the processor, it
-    makes the weights float at every call, which is many times slower than a float product. The
-    kernels round activations to 8 bits; the slow way does not, which gives it away.
+    converts the weights to float at every call, which is many times slower than a float product.
+    The kernels round activations to 8 bits; the slow path does not, which identifies it.
     """
-    # Of the largest activation, 1, which becomes 127, a half is 63.5 and becomes 64.
+    # The largest activation, 1, becomes 127; a half becomes 63.5, rounded to 64.
     acts = np.array([[1.0] + [0.5] * (block - 1)], dtype=np.float32)
     codes = np.full((1, 1, block // 4), 0xFF, dtype=np.uint8)     # every weight is +1
     node = helper.make_node(
@@ -103,7 +103,7 @@ def has_two_bit_kernels(block: int = BLOCK) -> bool:
         helper.make_opsetid("", 21), helper.make_opsetid(CONTRIB, 1)])
     try:
         (got,) = open_session(OnnxFile(proto, "the probe")).run(None, {"acts": acts})
-    except Exception:  # an onnxruntime that knows no 2-bit weights refuses to load or to run it
+    except Exception:  # an onnxruntime without 2-bit weights fails to load or run it
         return False
     return abs(float(got[0, 0]) - float(acts.sum())) > 1e-3 * block
 
@@ -117,11 +117,11 @@ def two_bit_blocks(proto: onnx.ModelProto) -> set[int]:
 def with_taps(
     proto: onnx.ModelProto, names: Sequence[str] | None = None,
 ) -> onnx.ModelProto:
-    """Make inner tensors of an exact graph outputs of a copy of it: ``names``, or with None all.
+    """Copy an exact graph with inner tensors as outputs: ``names``, or all if None.
 
     The added outputs are in the order of computation, float64 ``[length, batch, width]``, or
-    ``[batch, width]`` of a graph of one token. Raises ValueError if the graph has no tensor of one
-    of the names.
+    ``[batch, width]`` for a graph of one token. Raises ValueError if the graph lacks one of the
+    tensors.
     """
     values = {value.name: value for value in proto.graph.value_info}
     parts = {name: _parts(name) for name in values}
@@ -147,7 +147,7 @@ def with_taps(
 
 
 def _parts(name: str) -> list[str]:
-    """The tensors that lie side by side in the value ``name``."""
+    """The tensors concatenated in the value ``name``."""
     stem, _, kind = name.rpartition(".")
     return [f"{member}.{kind}" for member in stem.split("+")] if "+" in stem else [name]
 
@@ -171,12 +171,12 @@ def _append_parts(
 
 
 class OnnxModel:
-    """A graph under onnxruntime; checks what goes in, and stands in for ``IntegerModel``.
+    """A graph under onnxruntime; checks its inputs, and can replace ``IntegerModel``.
 
     Parameters
     ----------
     source
-        Path of an ONNX file, or the graph itself; of a quantised model its exact graph is built.
+        Path of an ONNX file, or the graph itself; for a quantised model its exact graph is built.
     threads
         Threads that one operator may use.
     taps
@@ -185,12 +185,12 @@ class OnnxModel:
     ops
         Library of native operators.
     options
-        onnxruntime's own options in place of ours; ``threads`` then has no meaning.
+        Replaces the default options of onnxruntime; ``threads`` is then ignored.
 
     Raises
     ------
     OnnxFileError
-        If the file cannot be read, is no Sterna graph, or onnxruntime is too old.
+        If the file cannot be read, is not a Sterna graph, or onnxruntime is too old.
     ValueError
         If threads is not from 1 to 256 or a tap is unknown.
 
@@ -218,31 +218,31 @@ class OnnxModel:
             file.proto, None if taps is None else [tap for tap in taps if tap != last])
         self._session = open_session(replace(file, proto=proto), threads, ops, options)
         self._taps = [each.name for each in self._session.get_outputs()][2:]
-        # Numbers where options, or the file, fix an axis; names where it is free.
+        # Numbers if options or the file fix an axis, else names.
         batch, length = self._session.get_inputs()[0].shape[:2]
         self.batch: int | None = batch if isinstance(batch, int) else None
-        """Sequences of every call, where their number is fixed."""
+        """Sequences of every call, if their number is fixed."""
         if length not in (1, "length"):
             raise OnnxFileError(
                 f"{file.name}: {length} tokens a call are fixed: free their number, or fix it to 1")
         self._most = 1 if length == 1 else _CHUNK
 
     def start(self, batch: int = 1) -> np.ndarray:
-        """The state at the start of a sequence: zeros ``[layers, batch, d]``, int32; float32
-        of a float form."""
+        """The state at the start of a sequence: zeros ``[layers, batch, d]``, int32, or float32
+        for a float form."""
         layers, d = self.info.shape
         return np.zeros((layers, whole_number("batch", batch, 0), d), self._state_type)
 
     def run(
         self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Run a row of tokens for each sequence, up to 256 a call: memory grows with them.
+        """Run a row of tokens for each sequence, up to 256 per call: memory grows with them.
 
         ``tokens`` whole numbers ``[batch, length]``, ``state`` ``[layers, batch, d]`` or None
-        for the start. ``tap`` is called with every tensor asked for, int64, and with the
-        logits, once for each token. Returns logits ``[batch, length, vocab]`` and the last state
-        ``[layers, batch, d]``: int32, or float32 in real units for float forms. ValueError if a
-        shape is wrong, a token outside the vocabulary or the state outside of its format.
+        for the start. ``tap`` is called with every requested tensor, int64, and with the logits,
+        once per token. Returns logits ``[batch, length, vocab]`` and the last state ``[layers,
+        batch, d]``: int32, or float32 in real units for float forms. ValueError if a shape is
+        wrong, a token outside the vocabulary or the state outside its format.
         """
         rows = []
         for part in self._advance(tokens, state, 0, tap):
@@ -252,15 +252,15 @@ class OnnxModel:
     def prefill(
         self, tokens: np.ndarray, state: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Run a row as :meth:`run` does, but return only the logits after the last token,
-        ``[batch, vocab]``, and the last state."""
+        """As :meth:`run`, but return only the logits after the last token, ``[batch, vocab]``, and
+        the last state."""
         (logits, state), = deque(self._advance(tokens, state, -1), maxlen=1)
         return logits[:, -1], state
 
     def step(
         self, tokens: np.ndarray, state: np.ndarray, tap: Tap = ignore,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Advance every sequence by one token, ``tokens`` being ``[batch]``, as :meth:`run` does.
+        """Advance every sequence by one of ``tokens [batch]``, as in :meth:`run`.
 
         Returns logits ``[batch, vocab]`` and the new state.
         """
@@ -299,11 +299,11 @@ class OnnxModel:
 def state_array(state: object, info: GraphInfo, batch: int | None = None) -> np.ndarray:
     """A state ``[layers, batch, d]`` of the graph that ``info`` describes, as an array.
 
-    Raises ValueError if shape or type are wrong, or a value is outside of the format of h.
+    Raises ValueError if shape or type are wrong, or a value is outside the format of h.
     """
     try:
         array = np.asarray(state)
-    except ValueError as error:     # NumPy makes no array of rows of different lengths
+    except ValueError as error:     # NumPy rejects rows of different lengths
         raise ValueError(
             "state must be numbers [layers, batch, d], got rows of different lengths") from error
     layers, d = info.shape
@@ -326,12 +326,12 @@ def state_array(state: object, info: GraphInfo, batch: int | None = None) -> np.
 
 
 def thread_count(threads: int) -> int:
-    """The number of threads of one operator, from 1 to 256."""
+    """The checked number of threads of one operator, from 1 to 256."""
     return whole_number("threads", threads, 1, _MOST_THREADS)
 
 
 def check_ops_form(form: Form, entry: Entry, name: str) -> None:
-    """Refuse a library of operators for a graph of another form than ``exact``, or a network."""
+    """Refuse a library of operators for a form other than ``exact``, or for a network."""
     if form is not Form.EXACT:
         raise ValueError(
             f"{name}: the library of operators goes only with the form exact, got {form.value}")

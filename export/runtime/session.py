@@ -1,4 +1,4 @@
-"""A model under onnxruntime, ready to write text: the class for applications."""
+"""A model under onnxruntime that writes text: the class for applications."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _MAGIC = b"sterna state 1\n"
 class Session:
     """One exported model, of any form, loaded and tested.
 
-    Loading checks that the file is as Sterna wrote it, runs the test that it carries and
-    compares: an exact form must give the integers of the reference.
+    Loading checks that the file is as Sterna wrote it, and runs its self-test: an exact form must
+    give the integers of the reference.
 
     Parameters
     ----------
@@ -43,12 +43,12 @@ class Session:
         Threads that one operator may use. A second one gains nothing up to about d = 512
         (benchmarks/threads.py, benchmarks/real_size.py).
     ops
-        Library of native operators for the form ``exact``: a path; True builds it unless it
-        has been built before (:func:`sterna.export.native.ops.build_ops`); None for none.
+        Library of native operators for the form ``exact``: a path; True builds it unless
+        already built (:func:`sterna.export.native.ops.build_ops`); None for none.
     allow_slow
-        Load a 2-bit form even where onnxruntime has no fast kernel for it.
+        Load a 2-bit form even if onnxruntime has no fast kernel for it.
     options
-        onnxruntime's own options in place of ours; ``threads`` then has no meaning.
+        Replaces the default options of onnxruntime; ``threads`` is then ignored.
 
     Raises
     ------
@@ -56,13 +56,13 @@ class Session:
         If a file cannot be read, was edited, was not made by Sterna, or onnxruntime cannot
         run it well; the message names the file and a form that it can run.
     SelfTestError
-        If this onnxruntime computes something else than the file says, or nothing.
+        If this onnxruntime gives other results than the file states, or none.
     OpsError
         If the library of operators cannot be built or used (`MissingCompilerError` without a
         compiler).
     ValueError
-        If an argument has a wrong type or range, or ``ops`` does not go with the form. This
-        holds for every method: a wrong type is a ``ValueError``, too.
+        If an argument has a wrong type or range, or the form does not support ``ops``. In every
+        method a wrong type is a ``ValueError``, too.
 
     Examples
     --------
@@ -80,8 +80,8 @@ class Session:
         threads = thread_count(threads)
         file = OnnxFile.read(source)
         self.info = file.info
-        """What the file says about itself: form, records, profile, model."""
-        if ops:     # refused before it is compiled, not after
+        """The metadata of the file: form, records, profile, model."""
+        if ops:     # refuse before compiling
             check_ops_form(self.info.form, self.info.entry, file.name)
         library = _library(ops)
         try:
@@ -105,7 +105,7 @@ class Session:
     # One call ----------------------------------------------------------------------
 
     def start(self, batch: int = 1) -> np.ndarray:
-        """The state before any token, ``[layers, batch, d]``: zeros, int32 or float32."""
+        """The initial state, ``[layers, batch, d]``: zeros, int32 or float32."""
         return self._graph.start(batch)
 
     def step(self, tokens: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +138,7 @@ class Session:
         self, tokens: np.ndarray, state: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Run prompts ``[batch, length]``; return the logits ``[batch, vocab]`` after the
-        last token, and the state to go on from.
+        last token, and the state to continue from.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class Session:
         top_k: int | None = None, top_p: float | None = None, stop: str | Sequence[str] = (),
         seed: int = 1,
     ) -> list[str]:
-        """Continue every prompt and return the texts that follow them."""
+        """Continue every prompt and return the continuations."""
         asked = prompt_list(prompts)
         texts = [""] * len(asked)
         for piece in self.generate(
@@ -176,9 +176,9 @@ class Session:
     # States ------------------------------------------------------------------------
 
     def save_state(self, state: np.ndarray) -> bytes:
-        """Pack a state, to go on from later, elsewhere, or in another exact form.
+        """Pack a state, to continue later, elsewhere, or in another exact form.
 
-        A line that names the format, a line of JSON (model, shape, type, SHA-256 of the values),
+        A line with the format name, a line of JSON (model, shape, type, SHA-256 of the values),
         then the values, little-endian, in the order of the axes.
 
         Raises
@@ -199,8 +199,7 @@ class Session:
         Raises
         ------
         ValueError
-            If the bytes are no state, damaged, a state of another model, or a float one where
-            integers are wanted.
+            If the bytes are not a state, are damaged, or are a state of another model or type.
         """
         if not isinstance(data, bytes):
             raise ValueError(f"a saved state must be bytes, got {type(data).__name__}")
@@ -233,7 +232,7 @@ class Session:
 
 
 def _library(ops: str | Path | bool | None) -> Path | None:
-    """The library of operators that is meant; it is built if it has to be."""
+    """The library of operators given by ``ops``, built if necessary."""
     if not ops:
         return None
     if not isinstance(ops, (str, Path, bool)):

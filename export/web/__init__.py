@@ -1,1 +1,1 @@
-"""A model as a static web page: the folder it becomes, and the sources of the page."""
+"""A model as a static web page: its folder, and the sources of the page."""

@@ -1,9 +1,9 @@
-"""A model as a static web page: a folder that any web server can hand out.
+"""A model as a static web page: a folder that any web server can serve.
 
 The page writes text in the browser, and compares its integers with values that the integer
 reference computed when the page was made (docs/web.md). Two files of onnxruntime's npm package
-are enough for one thread on the CPU: a JavaScript module and the WebAssembly it drives. Both are
-pinned by SHA-256, so it does not matter where they come from.
+suffice for one thread on the CPU: a JavaScript module and its WebAssembly. Both are pinned by
+SHA-256, so their source does not matter.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ __all__ = ["CHECK_PROMPT", "WEB_RUNTIME", "WEB_RUNTIME_VERSION", "WebRuntimeErro
            "record_reference", "runtime_cache", "runtime_files", "write_page"]
 
 CHECK_PROMPT = "The for statement"
-"""Text that the recorded run of the reference continues."""
+"""Prompt of the recorded run of the reference."""
 
 _CHECK_TEMPERATURE, _CHECK_SEED = 0.7, 1
 _CHECK_FORMAT = 1
-# Names under which the page loads the runtime. Servers know the type of .js; not all know .mjs.
+# Names under which the page loads the runtime. All servers know the type of .js, not all of .mjs.
 _RUNTIME_NAMES = {"ort.wasm.bundle.min.mjs": "ort.js", "ort-wasm-simd-threaded.wasm": "ort.wasm"}
 WEB_RUNTIME_VERSION = "1.30.0"
-"""Version of the npm package onnxruntime-web that the page was tested with."""
+"""Tested version of the npm package onnxruntime-web."""
 WEB_RUNTIME = {
     "ort.wasm.bundle.min.mjs":
         "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
     "ort-wasm-simd-threaded.wasm":
         "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
 }
-"""SHA-256 of the files that are taken from the package's folder ``dist``."""
+"""SHA-256 of the files used from the package's folder ``dist``."""
 _PACKAGE = f"onnxruntime-web@{WEB_RUNTIME_VERSION}"
 _NPM_SECONDS = 600
-_TOKENIZERS = (ByteTokenizer.kind, BytePairTokenizer.kind)      # those of text.js
+_TOKENIZERS = (ByteTokenizer.kind, BytePairTokenizer.kind)      # supported by text.js
 
 
 def write_page(
@@ -69,9 +69,9 @@ def write_page(
     model
         The quantised model; its tokens are byte pairs, bytes (256) or ASCII (128).
     folder
-        Where to write. A folder that Sterna wrote is replaced, any other is refused.
+        Output folder. One written by Sterna is replaced, any other is refused.
     check_tokens
-        Tokens of the recorded run, those of the prompt among them.
+        Tokens of the recorded run, including those of the prompt.
     runtime
         The unpacked npm package onnxruntime-web; None takes it from the cache or from npm.
     form
@@ -85,11 +85,11 @@ def write_page(
     Raises
     ------
     ValueError
-        If the vocabulary is another, ``check_tokens`` too small, the form not exact, the model
-        does not fit the form, the runtime cannot be had (`WebRuntimeError`) or the folder is
-        not ours (`OutputFolderError`).
+        If the vocabulary is unsupported, ``check_tokens`` too small, the form not exact or not
+        suited to the model, the runtime unavailable (`WebRuntimeError`) or the folder not
+        written by Sterna (`OutputFolderError`).
     OSError
-        If the place cannot be written; nothing has changed then.
+        If the location cannot be written; nothing has changed then.
     """
     form = one_of("form", form, Form)
     model.entry.check_text()
@@ -110,12 +110,12 @@ def write_page(
 
 
 def record_reference(model: QuantizedModel, tokens: int) -> dict[str, Any]:
-    """Run the integer reference, and the sampler, and record every integer the page compares.
+    """Run the integer reference and the sampler, and record every integer that the page compares.
 
-    ``tokens`` counts those of :data:`CHECK_PROMPT`, and those that the sampler draws after them.
+    ``tokens`` counts those of :data:`CHECK_PROMPT` and those that the sampler draws after them.
 
-    Returns ``tokens`` ``[tokens + 1]``, the last one drawn but not run; ``prompt``, how many of
-    them are the prompt; ``logits`` ``[tokens, vocab]``; ``state`` ``[layers * d]`` after the last;
+    Returns ``tokens`` ``[tokens + 1]``, the last one drawn but not run; ``prompt``, the number of
+    prompt tokens; ``logits`` ``[tokens, vocab]``; ``state`` ``[layers * d]`` after the last;
     ``temperature`` and ``seed`` of the sampler.
     """
     row = model.tokenizer.encode(CHECK_PROMPT).tolist()
@@ -141,7 +141,7 @@ def record_reference(model: QuantizedModel, tokens: int) -> dict[str, Any]:
 
 
 def _facts(model: QuantizedModel) -> dict[str, Any]:
-    """What the page has to know of the model."""
+    """The facts about the model that the page needs."""
     return {
         "kind": "web", "version": version("sterna"), "onnxruntime_web": WEB_RUNTIME_VERSION,
         "model_sha256": model.sha256, "config": model.config.to_json(),
@@ -151,17 +151,17 @@ def _facts(model: QuantizedModel) -> dict[str, Any]:
 
 
 def _tokenizer(tokenizer: Tokenizer) -> Any:
-    """A tokenizer as text.js takes it; the pattern of words goes along, so that it is one."""
+    """A tokenizer for text.js, with the word pattern, so that it is defined only once."""
     content = tokenizer.to_json()
     return content if tokenizer.kind == BYTES.kind else {**content, "words": WORD_PATTERN}
 
 
 class WebRuntimeError(ValueError):
-    """onnxruntime-web cannot be had, or is not the version that was asked for."""
+    """onnxruntime-web is unavailable, or has the wrong version."""
 
 
 def runtime_cache() -> Path:
-    """The folder that keeps the files: in ``STERNA_CACHE``, or else in the user's cache.
+    """The folder of the cached files: in ``STERNA_CACHE``, else in the user's cache.
 
     >>> runtime_cache().name == f"onnxruntime-web-{WEB_RUNTIME_VERSION}"
     True
@@ -172,8 +172,8 @@ def runtime_cache() -> Path:
 def runtime_files(folder: Path | None = None) -> dict[str, bytes]:
     """Return the files of :data:`WEB_RUNTIME`, checked.
 
-    They come from ``folder``, the unpacked package or its ``dist`` folder; without one from the
-    cache, or else from npm, which is asked once and runs no script of the package. Raises
+    They are read from ``folder``, the unpacked package or its ``dist`` folder; without one from the
+    cache, else fetched once from npm, without running scripts of the package. Raises
     WebRuntimeError if npm is missing or fails, or a file is missing or of another version.
     """
     if folder is not None:

@@ -1,1 +1,1 @@
-"""Boards: what surrounds the core on a real one."""
+"""Boards: the logic around the core."""

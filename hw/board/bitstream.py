@@ -1,4 +1,4 @@
-"""From the top module of a board to a bitstream: synthesis, place and route, packing."""
+"""Synthesis, place and route, and packing of a board's top module into a bitstream."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _MHZ = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What the tools said of a design, whether it became a bitstream or not."""
+    """Results of the tools for a design, with or without a bitstream."""
 
     usage: tuple[Usage, ...]  # of each resource
-    # highest frequency of the core's clock, by nextpnr, for each seed that was tried
+    # maximum frequency of the core's clock, by nextpnr, for each seed tried
     attempts: dict[int, float]
     passes: dict[str, dict[str, int]]  # what each pass over the netlist changed
     tools: dict[str, str]
@@ -39,12 +39,12 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Bitstream(Attempt):
-    """A bitstream and how it came about."""
+    """A bitstream and the results of the tools."""
 
     name: str
     data: bytes
     seed: int  # seed of the placer that met the clock
-    fmax_mhz: float  # highest frequency of the core's clock, by nextpnr
+    fmax_mhz: float  # maximum frequency of the core's clock, by nextpnr
 
 
 class TimingError(RuntimeError):
@@ -61,10 +61,9 @@ def build_bitstream(
 ) -> Bitstream:
     """Synthesise, place, route and pack the top module of a board.
 
-    ``seeds`` of the placer are tried in this order until one meets the clock; ``progress`` is
-    told what begins and, during place and route, each step of it. FitError if the device has too
-    little of something, TimingError if no seed meets the clock: the ``report`` of both is an
-    :class:`Attempt`.
+    The placer's ``seeds`` are tried in order until one meets the clock; ``progress`` is called at
+    the start of each task and at every step of place and route. FitError if the device lacks
+    resources, TimingError if no seed meets the clock; both have an :class:`Attempt` as ``report``.
     """
     board, clock_mhz = design.params.board, design.params.clock_hz / _MHZ
     told = progress or (lambda text, step: None)
@@ -104,7 +103,7 @@ def build_bitstream(
 
 
 def _fmax(wanted_mhz: float, report: Mapping[str, Any]) -> float:
-    """The highest frequency of the core's clock."""
+    """The maximum frequency of the core's clock."""
     clocks = [clock for clock in report["fmax"].values()
               if abs(clock["constraint"] - wanted_mhz) < 0.01 * wanted_mhz]
     if not clocks:

@@ -1,6 +1,6 @@
-"""What a board is to Sterna: its FPGA, which pins are used, and that in the words of the router.
+"""Description of a board: its FPGA, pins and constraints.
 
-The boards themselves are in :mod:`sterna.hw.board.boards`; pins are those of amaranth-boards.
+The boards are in :mod:`sterna.hw.board.boards`; pins are those of amaranth-boards.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ _MEMORY_PINS = ("clk", "clk_en", "cs", "ras", "cas", "we", "ba", "a", "dqm", "dq
 class Board:
     """A board."""
 
-    name: str  # what the command line calls it, and its file
+    name: str  # on the command line, and of its file
     description: str
     platform: type[Platform]  # its description in amaranth-boards
     target: FpgaTarget
-    # where the ports of the top module are: resource of amaranth-boards, its number, and part of it
+    # amaranth-boards resource, number and subsignal of every port of the top module
     places: Mapping[str, tuple[str, int, str | None]]
-    # clock of the core and speed of the serial line unless told otherwise
+    # default clock of the core and speed of the serial line
     clock_hz: int
     baud: int
-    sizes: Sizes  # of the core, unless told otherwise
-    network_sizes: Sizes  # the same of a network
-    # resource of amaranth-boards that is an SDRAM of 16 bits, and its number; None for no such
+    sizes: Sizes  # default sizes of the core
+    network_sizes: Sizes  # the same for a network
+    # amaranth-boards resource and number of a 16-bit SDRAM; None if there is none
     memory: tuple[str, int] | None = None
-    fitting: str = "tiny-c12"  # a bundled model that fits, to be named where another one does not
+    fitting: str = "tiny-c12"  # a bundled model that fits, suggested if another does not
 
     @property
     def support(self) -> BoardSupport:
-        """What takes a design onto it, of its FPGA's family."""
+        """The board support of its FPGA family."""
         support = self.target.family.board
         assert support is not None
         return support
 
     @property
     def sampled(self) -> bool:
-        """Whether its core can draw tokens; otherwise the largest logit is taken."""
+        """Whether its core can sample tokens; otherwise it takes the largest logit."""
         return not self.sizes.get("compact", False)
 
     @property
@@ -57,7 +57,7 @@ class Board:
 
     @property
     def pins(self) -> dict[str, Pin]:
-        """The pin of every port of the top module, as Amaranth gives it."""
+        """The pin of every port of the top module, from Amaranth."""
         platform = self.platform()
         given = {key: platform.request(*key, dir="-")
                  for key in dict.fromkeys(place[:2] for place in self.places.values())}
@@ -71,7 +71,7 @@ class Board:
 
     @property
     def memory_pins(self) -> dict[str, Pin]:
-        """The pins of its SDRAM: ``sdram_a[0]`` and so on."""
+        """The pins of its SDRAM, such as ``sdram_a[0]``."""
         assert self.memory is not None
         port = self.platform().request(*self.memory, dir="-")
         return {
@@ -86,14 +86,14 @@ def _pin_of(wire: Any, is_inverted: bool) -> Pin:
 
 
 def constraints_name(board: Board) -> str:
-    """Name of the file of :func:`constraints_text`, as nextpnr for the board's family wants it."""
+    """File name of :func:`constraints_text`, as required by nextpnr for the board's family."""
     return f"{board.name}.{board.support.constraints_suffix}"
 
 
 def constraints_text(board: Board, *, with_memory: bool = False) -> str:
     """Pins, their electrical settings, and the frequency of the crystal.
 
-    From that the router derives the frequency of the PLL's output, which is the core's clock.
+    From the crystal, nextpnr derives the frequency of the PLL output, which is the core's clock.
     """
     pins = {**board.pins, **(board.memory_pins if with_memory else {})}
     return "\n".join([

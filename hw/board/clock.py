@@ -13,11 +13,11 @@ from sterna.hw.fpga.pll import MHZ, Pll
 __all__ = ["BoardClock", "board_pll"]
 
 _START_US = 15
-"""Block RAMs of an iCE40 read wrong for some microseconds after configuration."""
+"""iCE40 block RAMs return wrong data for some microseconds after configuration."""
 
 
 def board_pll(board: Board, clock_hz: int) -> Pll | None:
-    """Return the PLL that a board needs; None if its crystal has the wanted frequency."""
+    """Return the PLL that a board needs; None if the crystal has the clock frequency."""
     if clock_hz == board.crystal_hz:
         return None
     return board.support.pll(board.crystal_hz, clock_hz)
@@ -26,7 +26,7 @@ def board_pll(board: Board, clock_hz: int) -> Pll | None:
 class BoardClock(wiring.Component):
     """Drives the domain ``sync`` from the crystal, in reset for 15 us after the PLL has locked.
 
-    A design around it has to make the domain.
+    The enclosing design must create the domain.
 
     Members
     -------

@@ -1,4 +1,4 @@
-"""The other end of the serial line of a board: what a program asks a board, and hears."""
+"""The host side of a board's serial line."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ _LINE_END = 10
 _NUMBER = (1 << NUMBER_BITS) - 1
 _SIGN = 1 << (NUMBER_BITS - 1)
 _WINDOW = QUEUE_BYTES // 4
-"""Tokens fed before their answers are read: each takes up to four bytes."""
+"""Tokens sent before their answers are read: each takes up to four bytes."""
 
 
-_WRITE_BYTES = 4    # of an image, in an order of at most six bytes
+_WRITE_BYTES = 4    # of the image per order, which takes at most six bytes
 _HALF_WINDOW = LOAD_QUEUE_BYTES // 6 // 2
-"""Writes that are on their way twice: half of them are answered while the others go."""
+"""Half of the writes in flight: one half is answered while the other is sent."""
 
 
 class ConversationError(RuntimeError):
-    """The board did not answer, or not as its protocol says."""
+    """The board did not answer, or violated the protocol."""
 
 
 class SerialPort(Protocol):
-    """A serial line, as pyserial has it."""
+    """A serial line, as in pyserial."""
 
     def read(self, size: int = 1) -> bytes:
-        """Return so many bytes, or fewer if the line is silent for too long."""
+        """Return ``size`` bytes, or fewer after a timeout."""
 
     def write(self, data: bytes) -> object:
         """Send bytes."""
 
 
 def check_tokens(tokens: int) -> None:
-    """Raise ValueError if a board cannot be asked for so many tokens."""
+    """Raise ValueError if the number of tokens is outside the range of a board."""
     if not 1 <= tokens < 1 << COUNT_BITS:
         raise ValueError(f"tokens must be from 1 to {(1 << COUNT_BITS) - 1}, got {tokens}")
 
 
 class _Line:
-    """Orders over a serial line, and what is answered."""
+    """Orders and answers over a serial line."""
 
     def __init__(self, port: SerialPort) -> None:
         self._port = port
 
     def meet(self) -> None:
-        """Stop whatever the board does, wait until it listens, and begin a sequence."""
-        # Twice, for noise may have swallowed the first. What was on its way, and what a board
-        # says after a reset, comes before the answers to these two, one after the other.
+        """Stop the board, wait until it listens, and begin a sequence."""
+        # Twice, since noise may have corrupted the first attempt. Data in flight and answers after
+        # a reset precede the two consecutive answers.
         for _ in range(2):
             self._port.write(order_bytes(Order.STOP) + order_bytes(Order.RESTART))
             before = b""
@@ -103,8 +103,8 @@ class FrameConversation(_Line):
         self._obey(Order.RESTART)
 
     def run(self, frame: Sequence[int], results: int) -> list[int]:
-        """Send a frame; return the integers of its results, of which there are so many."""
-        # A board takes a number in less time than the next one is on the line.
+        """Send a frame; return its results, as many integers as ``results``."""
+        # A board takes a number faster than the line delivers the next one.
         values = [int(value) & _NUMBER for value in frame]
         self._port.write(b"".join(order_bytes(Order.FEED, value) for value in values))
         for value in values[:-1]:
@@ -129,7 +129,7 @@ class Conversation(_Line):
 
     def __init__(self, port: SerialPort) -> None:
         super().__init__(port)
-        # The token written last, which the board has not run.
+        # The last token from the board, which it has not run yet.
         self._pending: list[int] = []
         self._line_ends = False
 
@@ -138,9 +138,9 @@ class Conversation(_Line):
         self._pending = []
 
     def stop(self) -> list[int]:
-        """Stop a text; return the tokens that were still written.
+        """Stop a text; return the tokens written until then.
 
-        The next line goes on after them.
+        The next line continues after them.
         """
         self._port.write(order_bytes(Order.STOP))
         rest: list[int] = []
@@ -156,10 +156,10 @@ class Conversation(_Line):
         self._pending = []
 
     def load(self, image: bytes, progress: Callable[[int], None] | None = None) -> None:
-        """Write an image to the memory of the board, and have it read.
+        """Write an image to the memory of the board and boot from it.
 
-        Where a load was interrupted, it goes on. ``progress`` is told how many bytes are there.
-        ConversationError if the board has no memory for an image, or refuses this one.
+        Resumes an interrupted load. ``progress`` is called with the number of bytes written.
+        ConversationError if the board has no memory for an image or refuses this one.
         """
         self.meet()
         self._port.write(order_bytes(Order.WRITTEN))
@@ -168,7 +168,7 @@ class Conversation(_Line):
             raise ConversationError(f"the board takes no image: it says {blocks.name}")
         _check(Order.WRITTEN, 0, self._read())
         begin = blocks * BLOCK_BYTES if blocks * BLOCK_BYTES < len(image) else 0
-        if begin:       # with its checksum: what is there may be of another image
+        if begin:       # includes the checksum: the existing data may be of another image
             self._put(image[:BLOCK_BYTES], 0, None)
         self._put(image, begin, progress)
         try:
@@ -180,7 +180,7 @@ class Conversation(_Line):
             self.boot()
 
     def _put(self, image: bytes, begin: int, progress: Callable[[int], None] | None) -> None:
-        """Write an image from a byte on."""
+        """Write an image, starting at byte ``begin``."""
         self._obey(Order.PLACE, begin // 2)
         before: list[int] = []
         step = _HALF_WINDOW * _WRITE_BYTES
@@ -197,7 +197,7 @@ class Conversation(_Line):
     def boot(self) -> None:
         """Wait until the board has read the image in its memory.
 
-        ConversationError if it has no memory, or refuses what is there.
+        ConversationError if it has no memory or refuses the image.
         """
         self._port.write(order_bytes(Order.BOOT))
         said = self._read()
@@ -208,13 +208,13 @@ class Conversation(_Line):
         self._pending = []
 
     def set_line_ends(self, are_fed: bool) -> None:
-        """Choose whether each line is followed by a line end for the model."""
+        """Choose whether a line end is fed to the model after each line."""
         self._line_ends = are_fed
 
     def set_sampling(self, beta: int, seed: int) -> None:
-        """Choose how tokens are drawn; the seed counts from the next sequence on.
+        """Set the sampling parameters; the seed applies from the next sequence on.
 
-        A core without sampling refuses, which is no error if ``beta`` is 0.
+        A core without sampling refuses, which is not an error if ``beta`` is 0.
         """
         for order, value in ((Order.BETA, beta), (Order.SEED, seed)):
             self._port.write(order_bytes(order, value))
@@ -225,10 +225,10 @@ class Conversation(_Line):
                 raise ConversationError("this core has no sampling: take temperature 0")
 
     def say(self, said: Sequence[int], tokens: int) -> Iterator[int]:
-        """Say a line of tokens, and yield those that are written as they come.
+        """Send a line of tokens and yield the answer token by token.
 
-        The token written last is run first, as the text goes on from it. A line of nothing goes
-        on with the text; at its very beginning it stands for a line end.
+        The last token from the board is run first, since the text continues from it. An empty line
+        continues the text; at its beginning it stands for a line end.
         """
         check_tokens(tokens)
         given = [*self._pending, *said]
@@ -253,7 +253,7 @@ class Conversation(_Line):
 
 
 def _check(order: Order, argument: int, said: Answer | int) -> None:
-    """Raise ConversationError unless an order is answered by DONE."""
+    """Raise ConversationError unless the answer to an order is DONE."""
     if said is not Answer.DONE:
         raise ConversationError(
             f"the board does not do {order.name} {argument}: it says "

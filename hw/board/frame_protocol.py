@@ -1,9 +1,9 @@
-"""The protocol of a network on the serial line of a board: numbers of frames to it, results back.
+"""The protocol of a network on a board's serial line: sends frames, returns results.
 
-Orders and bytes are those of :mod:`sterna.hw.board.serial_protocol`. FEED takes a number of a
-frame, 16 bits of two's complement, channel by channel, and is answered by DONE; the last one of a
-frame first by its results, each sent as a token of 16 bits of two's complement. RESTART: the next
-frame begins a sequence. STOP forgets a frame that is not complete, and the sequence.
+Orders and bytes are those of :mod:`sterna.hw.board.serial_protocol`. FEED takes one number of a
+frame, 16-bit two's complement, channel by channel; the answer is DONE, after the last number of a
+frame preceded by its results, each a token of 16-bit two's complement. RESTART: the next frame
+begins a sequence. STOP discards an incomplete frame and the sequence.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sterna.model.layers.layer import FRAME_BITS
 __all__ = ["NUMBER_BITS", "FrameProtocol", "check_network"]
 
 NUMBER_BITS = 16
-"""Of a number of a frame and of a result on the line."""
+"""Bits of a number of a frame and of a result on the line."""
 
 
 def check_network(params: LayerParams) -> None:
-    """Refuse a network that one cannot talk to: of one sequence, with results of up to 16 bits."""
+    """Reject a network unless it has one sequence and results of up to 16 bits."""
     if params.sequences != 1:
         raise ValueError(f"a serial line has one sequence, the network {params.sequences}")
     if params.profile.logit.bits > NUMBER_BITS:
@@ -34,7 +34,7 @@ def check_network(params: LayerParams) -> None:
 
 
 class FrameProtocol(OrderProtocol):
-    """Obeys orders with the unit of a network, which is to be reset with ``stop``.
+    """Obeys orders with the unit of a network, which must be reset with ``stop``.
 
     Members
     -------
@@ -96,7 +96,7 @@ class FrameProtocol(OrderProtocol):
         self._give_results(m)
 
     def _give_results(self, m):
-        """Take the words of a result, and send the numbers in them, but for the filling."""
+        """Take the words of a result and send their numbers, without the padding."""
         params, rows = self.params, self.params.limits.program[-1].rows
         layout = self.results.payload.shape()
         word, row = View(layout, Signal(layout.size)), Signal(range(rows + 1))

@@ -1,6 +1,6 @@
-"""What is around the core of a board whose model is in its SDRAM: pads, or a model of the memory.
+"""Top modules of boards with the model in SDRAM: with pads, or with a model of the memory.
 
-Both are the top module in Verilog, as pads go in two directions.
+Both are written in Verilog, since the pads are bidirectional.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ _CONTENTS = "sdram.mem"
 
 
 def sdram_pads(top: str, pads: str) -> str:
-    """The top module that is synthesised, with the pads of the family for clock and data."""
+    """The top module for synthesis, with the family's pads for clock and data."""
     return _TOP.format(top=top, core=CORE_MODULE, pins=_PINS, memory=_PADS + pads)
 
 
 def simulated_sdram(
     verilog: str, top: str, pads: str, clock_hz: int, image: bytes,
 ) -> dict[str, str]:
-    """Verilog with ``sdram_model`` in place of its ``pads``, and the image: texts by file name.
+    """Verilog with ``sdram_model`` instead of its ``pads``, and the image: texts by file name.
 
-    The memory begins with the image, and samples with the clock of the board: neither pads nor
-    wires take time here.
+    The memory initially holds the image and samples on the board's clock: pads and wires have no
+    delay.
     """
     words = [int.from_bytes(image[at:at + 2], "little") for at in range(0, len(image), 2)]
     times = SdramParams(clock_hz).picoseconds

@@ -1,12 +1,12 @@
-"""The protocol on the serial line of a board: orders to it and answers, one byte or a few each.
+"""The protocol on a board's serial line: orders and answers of one or a few bytes.
 
-A byte to the board either adds seven bits to an argument, the highest first, or is an order, with
-its top bit set, which takes the argument. So an order ends whatever came before it, and the two
-ends agree again after any disturbance. Each order is answered when it is done; what the board
-queues, :data:`QUEUE_BYTES` or :data:`LOAD_QUEUE_BYTES`, may be on its way before that.
+A byte to the board either adds seven bits to an argument, highest first, or is an order, with the
+top bit set, which takes the argument. Since an order ends any preceding argument, both ends
+resynchronise after a disturbance. Each order is answered when it is done; before that, up to
+:data:`QUEUE_BYTES` or :data:`LOAD_QUEUE_BYTES` may be in flight.
 
-A token that the board writes is a byte of its lowest seven bits; where it has more, bytes of six
-further bits each come first, with the top two bits set. All other bytes are answers.
+A token from the board ends with a byte of its lowest seven bits; bytes with the top two bits set
+precede it with six further bits each, if needed. All other bytes are answers.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ COUNT_BITS = 16
 """Bits of the number of tokens to write."""
 
 QUEUE_BYTES = 32
-"""Bytes that a board keeps while it works, at least: an iCE40 has no block RAM left for them."""
+"""Minimum input queue of a busy board: an iCE40 has no block RAM left for it."""
 
 LOAD_QUEUE_BYTES = 256
-"""Bytes that a board keeps whose model is loaded: they fit a block RAM."""
+"""Input queue of a board with a loaded model: it fits a block RAM."""
 
 BLOCK_BYTES = 1024
-"""Of an image, what WRITTEN counts."""
+"""Unit of WRITTEN, in bytes of an image."""
 
 _ARGUMENT_BITS = 32
 _LOW_BITS, _HIGH_BITS, _HIGH = 7, 6, 0b11
@@ -45,32 +45,32 @@ _MIN_VOCAB, _MAX_VOCAB = 128, 1 << 16
 
 
 class Order(enum.IntEnum):
-    """What a board can be asked for."""
+    """Orders to a board."""
 
-    # Write no more tokens after the one in progress; forget what is queued. Never waits.
+    # Write no more tokens after the one in progress; discard the queue. Never waits.
     STOP = 0x80
     RESTART = 0x81  # the next token begins a sequence, with the seed
     FEED = 0x82  # run a token
-    # Run a token and write as many tokens as COUNT says; all but the last are run as well.
+    # Run a token and write COUNT tokens; all but the last are run as well.
     ASK = 0x83
-    COUNT = 0x84  # how many tokens to write, at least 1
+    COUNT = 0x84  # number of tokens to write, at least 1
     # inverse temperature, :attr:`sterna.model.quantized.sampling.Sampler.beta`; 0 is greedy
     BETA = 0x85
     SEED = 0x86  # seed of the sampler
-    # Of a board whose model is loaded: the word of 16 bits that is written next. Until BOOT the
-    # board runs no tokens.
+    # On a board with a loaded model: address of the next 16-bit word to write. The board runs no
+    # tokens until BOOT.
     PLACE = 0x87
     WRITE = 0x88  # write two words, the first in the low bits
-    BOOT = 0x89  # read the image; REFUSED if it is none for this board
-    # How far an image is written: as a token, whole blocks of :data:`BLOCK_BYTES`. 0 after BOOT.
+    BOOT = 0x89  # read the image; REFUSED if it is not for this board
+    # Whole blocks of :data:`BLOCK_BYTES` of an image written so far, as a token. 0 after BOOT.
     WRITTEN = 0x8A
 
 
 class Answer(enum.IntEnum):
-    """What a board says besides tokens."""
+    """Answers of a board other than tokens."""
 
     DONE = 0x80  # an order was obeyed
-    # It is idle: after a reset; and after STOP, in place of the answer to what was stopped.
+    # The board is idle: after a reset, and after STOP, instead of the answer to the stopped order.
     STOPPED = 0x81
     # The board does not know the order or the token, has no model, was asked for 0 tokens, or its
     # core cannot draw them.
@@ -91,7 +91,7 @@ def order_bytes(order: Order, argument: int = 0) -> bytes:
 
 
 def check_core(vocab: int, sequences: int) -> None:
-    """Refuse a core that one cannot talk to: one sequence, ASCII at least, tokens of 16 bits."""
+    """Reject a core unless it has one sequence, at least ASCII, and tokens of up to 16 bits."""
     if not _MIN_VOCAB <= vocab <= _MAX_VOCAB:
         raise ValueError(
             f"over a serial line the vocabulary must be from {_MIN_VOCAB} (ASCII) to "
@@ -101,14 +101,14 @@ def check_core(vocab: int, sequences: int) -> None:
 
 
 class OrderProtocol(wiring.Component):
-    """Listens for orders, and answers them; a subclass adds the states that obey them.
+    """Listens for orders and answers them; a subclass adds the states that obey them.
 
     Members
     -------
     received : ``In(stream.Signature(8))``
-        Bytes from the line, but for STOP.
+        Bytes from the line, except STOP.
     stop : ``In(1)``
-        STOP was received. What was received before it should not come any more.
+        STOP was received. Bytes received before it must not be delivered any more.
     sent : ``Out(stream.Signature(8))``
         Bytes to the line.
     """
@@ -122,12 +122,12 @@ class OrderProtocol(wiring.Component):
             **members})
 
     def forget(self) -> list:
-        """What STOP assigns, besides ending what goes on."""
+        """Assignments on STOP, besides returning to idle."""
         return []
 
     @abstractmethod
     def obey(self, m: Module) -> None:
-        """Add the state "Obey", and those that it leads to."""
+        """Add the state "Obey" and its successors."""
 
     def say(self, m: Module, answer: Answer) -> None:
         """Answer, and listen again."""
@@ -165,8 +165,8 @@ class OrderProtocol(wiring.Component):
     @contextmanager
     def send(self, m: Module, number: Value) -> Iterator[None]:
         """Add the states "Look" and "Write", which send a number of up to 16 bits as a token; the
-        body of the ``with`` says what comes after its last byte."""
-        # Which byte is next: the lowest bits, in byte 0, come last.
+        body of the ``with`` is executed after its last byte."""
+        # Next byte: byte 0, with the lowest bits, is sent last.
         place = Signal(range(3))
         with m.State("Look"):
             m.d.sync += place.eq(Mux(
@@ -187,14 +187,14 @@ class OrderProtocol(wiring.Component):
 
 
 class SerialProtocol(OrderProtocol):
-    """Obeys orders with a core, which is asked for one token at a time and so stops after any.
+    """Obeys orders with a core, requesting one token at a time so that it can stop after any.
 
     Parameters
     ----------
     vocab
-        Tokens that the core knows at most.
+        Maximum vocabulary of the core.
     sampled
-        Whether the core can draw tokens; otherwise BETA and SEED are refused.
+        Whether the core can sample tokens; otherwise BETA and SEED are refused.
     loads
         Whether the model is loaded; otherwise PLACE, WRITE, BOOT and WRITTEN are refused.
 
@@ -205,15 +205,15 @@ class SerialProtocol(OrderProtocol):
     tokens : ``In(stream.Signature(StructLayout))``
         Tokens of the core: ``token``, ``last``.
     beta, seed : ``Out``, with ``sampled``
-        Control of the core.
+        Controls of the core.
     loading : ``Out(1)``, with ``loads``
-        An image is being written: the core is to be in reset.
+        An image is being written: keep the core in reset.
     idle : ``In(1)``, with ``loads``
-        All that was read of the memory before has come.
+        All outstanding reads of the memory have completed.
     status : ``In(ImageStatus)``, with ``loads``
-        What became of the image.
+        Status of the image.
     writes : ``Out(stream.Signature(StructLayout))``, with ``loads``
-        ``word`` is to be written to ``address``.
+        Write ``word`` to ``address``.
     """
 
     def __init__(self, vocab: int, *, sampled: bool = True, loads: bool = False) -> None:
@@ -307,7 +307,7 @@ class SerialProtocol(OrderProtocol):
                 self.say(m, Answer.DONE)
 
     def _load(self, m):
-        """Write the two words of an argument; wait for what becomes of an image."""
+        """Write the two words of an argument; wait for the status of an image."""
         second = Signal()
         writes, argument = self.writes, self.argument
         m.d.comb += writes.payload.word.eq(Mux(second, argument[16:], argument[:16]))

@@ -1,6 +1,6 @@
 """The top module of a board: clock, serial line, protocol and core; and its Verilog.
 
-The same text is synthesised and simulated, but for the pads of an SDRAM.
+Except for the pads of an SDRAM, synthesis and simulation use the same text.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ TOP_MODULE = "board_top"
 
 _CLOCK_CELLS = "board_sim.v"
 _FRAME_BITS = 10    # of a byte on the serial line, with start and stop bit
-# Cycles of our controller from a request to its first word, in an open row or not.
+# Cycles of the controller from a request to its first word, whether the row is open or not.
 _MEMORY = MemoryTiming(12)
 _MEMORY_PINS = ("command", "bank", "row", "dq_o", "dq_oe", "dq_i")
 
 
 @dataclass(frozen=True, slots=True)
 class BoardParams:
-    """What is chosen for a board, besides the core."""
+    """Parameters of a board, besides the core."""
 
     board: Board
-    clock_hz: int = 0  # frequency of the core; 0 takes the board's usual one
-    baud: int = 0  # bits per second of the serial line; 0 takes the board's usual speed
+    clock_hz: int = 0  # frequency of the core; 0 for the board's default
+    baud: int = 0  # bits per second of the serial line; 0 for the board's default
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clock_hz", self.clock_hz or self.board.clock_hz)
@@ -84,7 +84,7 @@ class BoardParams:
 
 
 class SerialTop(wiring.Component):
-    """What is on a board with a serial line.
+    """Top module of a board with a serial line.
 
     Members
     -------
@@ -93,8 +93,8 @@ class SerialTop(wiring.Component):
     rx, tx : ``In(1)``, ``Out(1)``
         The serial line.
     led : ``Out(1)``
-        On while the unit behind the line is awaited.
-    radio_gpio0 : ``Out(1)``, where the board has such a pin
+        On while waiting for the unit behind the line.
+    radio_gpio0 : ``Out(1)``, if the board has such a pin
         High.
     """
 
@@ -106,8 +106,8 @@ class SerialTop(wiring.Component):
         super().__init__({**ports, **members})
 
     def add_line(self, m, protocol, queue, awaits):
-        """Put the clock, the line and a protocol on it, with a queue of bytes between, into the
-        module; ``awaits`` is high while the unit behind them is awaited."""
+        """Add the clock, the serial line, a byte queue and a protocol to the module; ``awaits`` is
+        high while waiting for the unit behind them."""
         params = self.params
         m.domains.sync = ClockDomain()
         m.submodules.clock = clock = BoardClock(params.board, params.clock_hz)
@@ -154,12 +154,12 @@ class NetworkTop(SerialTop):
 class BoardTop(SerialTop):
     """A core on a board, behind a serial line: :mod:`sterna.hw.board.serial_protocol`.
 
-    The core has one sequence. One with a port reads its model from the SDRAM of the board.
+    The core has one sequence. A core with a port reads its model from the board's SDRAM.
 
     Members
     -------
     memory_clk : ``Out(1)``, with an SDRAM
-        The clock of all that follows.
+        Clock of the following signals.
     command, bank, row, dq_o, dq_oe, dq_i, with an SDRAM
         Of :class:`~sterna.hw.memory.sdram.SdramController`, for its pads.
     """
@@ -182,7 +182,7 @@ class BoardTop(SerialTop):
         protocol = SerialProtocol(
             core.params.vocab, sampled=not core.params.compact,
             loads=self.memory is not None)
-        # Its output register holds one more than its memory.
+        # Its output register holds one more byte than its memory.
         queue = (fifo.SyncFIFO(width=8, depth=QUEUE_BYTES) if self.memory is None else
                  fifo.SyncFIFOBuffered(width=8, depth=LOAD_QUEUE_BYTES + 1))
         self.add_line(m, protocol, queue, protocol.tokens.ready)
@@ -203,7 +203,7 @@ class BoardTop(SerialTop):
     def _connect_memory(self, m, core, protocol):
         m.submodules.memory = memory = self.memory
         _join(m, protocol.writes, memory.writes)
-        # While an image is loaded nothing is asked for, and what was is dropped.
+        # While an image is loaded, no reads are issued and outstanding ones are dropped.
         _join(m, core.reads, memory.reads, ~protocol.loading)
         m.d.comb += [
             core.data.payload.eq(memory.data.payload), core.data.valid.eq(memory.data.valid),
@@ -217,7 +217,7 @@ class BoardTop(SerialTop):
 
 
 def _join(m, source, sink, allowed=1):
-    """Connect two streams by the fields that both have, while that is allowed."""
+    """Connect two streams by their common fields while ``allowed``."""
     m.d.comb += [sink.valid.eq(source.valid & allowed), source.ready.eq(sink.ready & allowed)]
     for name in source.payload.shape().members:
         if name in sink.payload.shape().members:
@@ -231,14 +231,14 @@ class BoardDesign:
     params: BoardParams
     core: CoreParams | LayerParams  # of a network, its unit
     model: QuantizedModel
-    # ``board_top.v``, with all it has inside, and what its memories contain: texts by file name
+    # ``board_top.v``, with all submodules, and the contents of its memories: texts by file name
     verilog: Mapping[str, str]
-    image: bytes | None = None  # of the model, if that is in the SDRAM
+    image: bytes | None = None  # of a model in the SDRAM
 
     @property
     def simulation_files(self) -> dict[str, str]:
         """Files for a simulator, text by name: the module, its memories, models of the vendor's
-        cells. In place of the pads of an SDRAM is ``sdram_model``, which begins with the image."""
+        cells. ``sdram_model``, initialised with the image, replaces the pads of an SDRAM."""
         found = dict(self.verilog)
         if self.image is not None:
             found |= simulated_sdram(
@@ -249,21 +249,21 @@ class BoardDesign:
 
     @property
     def constraints(self) -> str:
-        """Pins and clock, in the words of the router."""
+        """Pin and clock constraints for the router."""
         return constraints_text(self.params.board, with_memory=self.image is not None)
 
     @property
     def cycles_per_token(self) -> int:
-        """Cycles of a token, or of a frame, by the cycle model; with an SDRAM, refreshes and rows
-        take some more."""
+        """Cycles per token or frame, by the cycle model; with an SDRAM, refreshes and row changes
+        add some."""
         if isinstance(self.core, LayerParams):
             return unit_cycles(self.core)[0].latency
         return _cycles(self.core, self.model.stages)
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens that are written in a second: by the cycle model, or as the line allows. Of a
-        network frames: one comes, is computed, and its results leave."""
+        """Tokens per second, limited by the cycle model or the line. For a network, frames per
+        second: receive, compute, and send the results."""
         params = self.params
         seconds, byte = self.cycles_per_token / params.clock_hz, _FRAME_BITS / params.baud
         if isinstance(self.core, LayerParams):
@@ -273,7 +273,7 @@ class BoardDesign:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What was chosen, as plain data."""
+        """The parameters, as plain data."""
         core, limits = self.core, asdict(self.core.limits)
         del limits["profile"]
         return {
@@ -301,9 +301,9 @@ def board_core(
 ) -> CoreParams | LayerParams:
     """The core of a board for the limits of a model, or the unit of a network.
 
-    ``sizes`` are those of the unit; what is missing is the board's usual. ``sdram`` has the model
-    in the SDRAM. ValueError if the board has none, the model is a network, or the core does not fit
-    the serial line.
+    ``sizes`` are those of the unit, by default the board's. ``sdram`` puts the model in the SDRAM.
+    ValueError if the board has none, the model is a network, or the core does not fit the serial
+    line.
     """
     if sdram and not board.memory:
         raise ValueError(f"the {board.name} has no SDRAM")
@@ -315,7 +315,7 @@ def board_core(
         network: LayerParams = NETWORK.params_for(model, chosen)
         check_network(network)
         return network
-    # A root of one bit a cycle has the shortest path.
+    # A square root of one bit per cycle has the shortest path.
     core = CoreParams(
         Limits.of(model), **chosen, root_digit_bits=1, port_bits=16 if sdram else 0)
     check_core(core.vocab, core.sequences)
@@ -326,7 +326,7 @@ def board_design(
     model: QuantizedModel, params: BoardParams, sizes: Sizes | None = None, *,
     sdram: bool = False,
 ) -> BoardDesign:
-    """Design the top module for a model, with the core that :func:`board_core` gives.
+    """Design the top module for a model, with the core from :func:`board_core`.
 
     ValueError also if the image does not fit the SDRAM.
     """
@@ -346,7 +346,7 @@ def board_design(
 
 
 def write_sources(design: BoardDesign, folder: Path) -> None:
-    """Write the top module, its constraints and models of its cells as a folder."""
+    """Write the top module, its constraints and the models of its cells to a folder."""
     board = design.params.board
     name = constraints_name(board)
     models = {each: text for each, text in design.simulation_files.items()

@@ -1,8 +1,8 @@
 """A UART: eight data bits, no parity, one stop bit.
 
-Of our own because no library fits: ``amaranth-stdio`` is not on the package index, and the
-UART of ``luna-usb`` only sends and brings a USB stack along. Tested against
-``cocotbext-uart``, which is somebody else's.
+Implemented here because no library fits: ``amaranth-stdio`` is not on the package index, and the
+UART of ``luna-usb`` only sends and depends on a USB stack. Tested against the independent
+``cocotbext-uart``.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ class UartParams:
 
     @property
     def error(self) -> float:
-        """How much faster than asked for, as a fraction; negative if slower."""
+        """Relative speed error; positive if faster than requested."""
         return self.clock_hz / (self.divisor * self.baud) - 1
 
 
 class UartReceiver(wiring.Component):
     """Bytes from a serial line, each bit sampled once, in its middle.
 
-    Takes lines that are up to 4 % faster or slower. A start bit that is gone in its middle
-    is ignored; a byte without a stop bit is dropped, and so is all until the line is idle.
+    Accepts lines that are up to 4 % faster or slower. A start bit that is no longer present in its
+    middle is ignored; a byte without a stop bit and all data until the line is idle are dropped.
 
     Members
     -------
     rx : ``In(1)``
         The line, asynchronous; 1 is idle.
     data : ``Out(8)``
-        The last byte, meaningful in a cycle with ``received``.
+        The last byte, valid in a cycle with ``received``.
     received : ``Out(1)``
         High for one cycle, in the middle of the stop bit.
     """
@@ -80,7 +80,7 @@ class UartReceiver(wiring.Component):
         m.submodules.synchroniser = FFSynchronizer(self.rx, line, init=1)
         timer = Signal(range(divisor))
         at_middle = Signal()
-        # A 1 at the top comes down with the bits; when it falls out there are eight.
+        # A 1 at the top is shifted down with the bits; when it drops out, eight are complete.
         shifted = Signal(_DATA_BITS + 1)
 
         m.d.comb += [at_middle.eq(timer == 0), self.data.eq(shifted[1:])]
@@ -109,7 +109,7 @@ class UartReceiver(wiring.Component):
 
 
 class UartTransmitter(wiring.Component):
-    """Bytes to a serial line, each in ten bits and a cycle.
+    """Bytes to a serial line, each taking ten bits and one cycle.
 
     Members
     -------
@@ -130,7 +130,7 @@ class UartTransmitter(wiring.Component):
         m = Module()
         divisor = self.params.divisor
         timer = Signal(range(divisor))
-        # What is still to be sent, the stop bit at its top.
+        # The remaining bits, with the stop bit at the top.
         rest = Signal(_DATA_BITS + 1)
         busy = Signal()
 

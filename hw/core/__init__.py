@@ -1,1 +1,1 @@
-"""One core for every model: made for limits, it runs whatever image lies in its memory."""
+"""One core for every model: built for limits, it runs any image within them."""

@@ -1,4 +1,4 @@
-"""From a component to a folder: Verilog, its texts, the tools that write and count it.
+"""Emission of a component to a folder of Verilog and documents.
 
-Nothing here knows a unit.
+Nothing here depends on a specific unit.
 """

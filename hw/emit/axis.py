@@ -1,4 +1,4 @@
-"""A wrapper that gives a module AXI4-Stream ports, as text made from the ports of the module."""
+"""Verilog wrapper with AXI4-Stream ports, generated from the ports of a module."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _LAST = "last"
 
 @dataclass(frozen=True, slots=True)
 class AxisStream:
-    """A stream of a module, and what it is on AXI4-Stream."""
+    """A stream of a module and its mapping to AXI4-Stream."""
 
-    name: str  # what its ports begin with
+    name: str  # prefix of its ports
     is_input: bool
     payload: tuple[FieldBits, ...]  # a field ``last`` is ``tlast``, the others are on ``tdata``
 
     @property
     def prefix(self) -> str:
-        """What its AXI4-Stream ports begin with: ``s_axis_words_0``."""
+        """Prefix of its AXI4-Stream ports, such as ``s_axis_words_0``."""
         return f"{'s' if self.is_input else 'm'}_axis_{self.name.replace('__', '_')}"
 
     @property
@@ -35,7 +35,7 @@ class AxisStream:
 
     @property
     def fields(self) -> tuple[FieldBits, ...]:
-        """The fields on ``tdata``, in the order of the payload and without a gap."""
+        """The fields on ``tdata``, in the order of the payload and without gaps."""
         found, low = [], 0
         for field in self.payload:
             if field is not self.last:
@@ -52,7 +52,7 @@ class AxisStream:
 
     @property
     def used_bits(self) -> int:
-        """Bits of ``tdata`` that mean something."""
+        """Bits of ``tdata`` in use."""
         return self.fields[-1].high + 1 if self.fields else 0
 
     @property
@@ -70,7 +70,7 @@ def axis_streams(
 
 
 def axis_manifest(module: str, streams: Sequence[AxisStream]) -> dict[str, Any]:
-    """Return what ``params.json`` says of the wrapper."""
+    """Return the entries of the wrapper in ``params.json``."""
     return {
         "module": f"{module}_axis",
         "streams": {
@@ -109,7 +109,7 @@ def axis_text(
 
 
 def axis_section(module: str, streams: Sequence[AxisStream]) -> str:
-    """Return the section of the README on the wrapper."""
+    """Return the README section on the wrapper."""
     lines = [
         "## AXI4-Stream", "",
         f"`{module}_axis.v` has the same streams as AXI4-Stream, and `aclk` and `aresetn`",
@@ -132,7 +132,7 @@ def _range(width: int) -> str:
 
 
 def _clock(streams: Sequence[AxisStream]) -> list[str]:
-    """The declarations of clock and reset, with what Vivado's block designs want to know."""
+    """The declarations of clock and reset, with the attributes for Vivado's block designs."""
     buses = ":".join(each.prefix for each in streams)
     return [
         '(* X_INTERFACE_INFO = "xilinx.com:signal:clock:1.0 aclk CLK" *)\n'
@@ -157,7 +157,7 @@ def _ports(stream: AxisStream) -> list[str]:
 
 
 def _wiring(stream: AxisStream) -> list[str]:
-    """What joins the ports of a stream to those of the module."""
+    """The connections between the ports of a stream and those of the module."""
     name, prefix = stream.name, stream.prefix
     lines = ["", f"wire {_range(stream.payload_bits)}{name}__payload;", f"wire {name}__valid;",
              f"wire {name}__ready;"]

@@ -1,4 +1,4 @@
-"""The texts that go beside emitted Verilog: ports, instantiation, lint waivers."""
+"""Documents for emitted Verilog: ports, instantiation, lint waivers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def ports(component: wiring.Component) -> list[Port]:
 
 
 def payload_fields(component: wiring.Component) -> dict[str, list[FieldBits]]:
-    """Return the fields of every payload by the name its ports begin with: ``words__0``."""
+    """Return the fields of every payload by the prefix of its ports, such as ``words__0``."""
     fields = {}
     for name, member in component.signature.members.items():
         if member.is_signature and "payload" in member.signature.members:
@@ -60,7 +60,7 @@ def payload_fields(component: wiring.Component) -> dict[str, list[FieldBits]]:
 
 
 def field_bits(layout: Any) -> list[FieldBits]:
-    """Return where the fields of a layout lie; an array that is no field is one field."""
+    """Return the positions of the fields of a layout; a bare array is one field."""
     if isinstance(layout, data.StructLayout):
         return [_describe(str(name), field.offset, field.shape) for name, field in layout]
     return [_describe("", 0, layout)]
@@ -92,7 +92,7 @@ def instance_text(module: str, module_ports: Sequence[Port]) -> str:
 def waiver_text(files: Sequence[str]) -> str:
     """Return the Verilator control file that makes ``--lint-only -Wall`` clean.
 
-    It concerns the Verilog files of the folder alone, not the design that they are put into.
+    It applies only to the Verilog files of the folder, not to the enclosing design.
     """
     lines = ["`verilator_config"]
     for rule, reason in _WAIVERS.items():
@@ -143,7 +143,7 @@ def readme_text(
 
 
 def _field_row(stream_name: str, member: FieldBits) -> str:
-    """One row of the table of fields: where element [i][j] starts, and how wide it is."""
+    """One row of the table of fields: start and width of element [i][j]."""
     letters = "ijk"[:len(member.dims)]
     index = "".join(f"[{letter}]" for letter in letters)
     position: list[str] = []

@@ -1,4 +1,4 @@
-"""Emitting a unit as a folder of Verilog, parameters, memory image and documentation."""
+"""Emit a unit as a folder of Verilog, parameters, memory image and documentation."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = ["EmittedUnit", "UnitDesign", "emit_component"]
 
 @dataclass(frozen=True, slots=True)
 class UnitDesign:
-    """A unit made for a model, and what its folder says about it."""
+    """A unit made for a model, and the texts of its folder."""
 
     component: Any  #: the unit; its attribute ``params`` is a frozen dataclass
     module: str  #: name of its Verilog module
-    derived: tuple[str, ...]  #: properties of its parameters that the manifest states as well
-    summary: str  #: what it does, in a sentence
+    derived: tuple[str, ...]  #: properties of its parameters to include in the manifest
+    summary: str  #: its function, in one sentence
     sections: str  #: further sections of the README, in Markdown
     extra: Mapping[str, Any] = field(default_factory=dict)  #: further entries of the manifest
     extra_files: Mapping[str, str] = field(default_factory=dict)  #: further files: text by name
-    #: makes the words for the test that the folder carries from the unit, which is not written
-    #: yet; None, or None from it: there is no test
+    #: makes the words for the folder's self-test from the unit, which is not written yet; no
+    #: test if this or its result is None
     vectors: Callable[[EmittedUnit], Vectors | None] | None = None
 
 
@@ -53,10 +53,10 @@ folder in which it runs, and only warns if they are not there: run it here, or c
 
 @dataclass(frozen=True, slots=True)
 class EmittedUnit:
-    """An emitted folder, the parameters of its unit and what its ``params.json`` holds.
+    """An emitted folder, the parameters of its unit and the contents of its ``params.json``.
 
-    ``module`` names the Verilog module; the file is ``<module>.v``. ``texts`` holds files by name
-    of a folder that is not written yet.
+    ``module`` names the Verilog module; the file is ``<module>.v``. ``texts`` holds the files, by
+    name, of a folder that is not written yet.
     """
 
     folder: Path
@@ -81,7 +81,7 @@ class EmittedUnit:
 
     @property
     def sources(self) -> list[Path]:
-        """Every Verilog file that a simulator needs: models of cells, and the unit."""
+        """All Verilog files for a simulator: cell models and the unit."""
         return [self.folder / line for line in self.text("filelist.f").split()]
 
 
@@ -91,8 +91,8 @@ def emit_component(
 ) -> EmittedUnit:
     """Write the folder of a unit.
 
-    ``made_for`` is the model it was made for, or what the manifest shall say of that instead.
-    With ``axis`` it has ``<module>_axis.v`` as well, a wrapper with AXI4-Stream ports.
+    ``made_for`` is the model it was made for, or the manifest entries about it. ``axis`` adds
+    ``<module>_axis.v``, a wrapper with AXI4-Stream ports.
     """
     if isinstance(made_for, QuantizedModel):
         shape = {} if made_for.is_network else {"config": made_for.config.to_json()}

@@ -1,4 +1,4 @@
-"""Names in emitted Verilog that every tool and every reader takes as they are."""
+"""Names in emitted Verilog that are legal in every tool without escaping."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VERILOG_2005 = """
     trireg unsigned use uwire vectored wait wand weak0 weak1 while wire wor xnor xor
 """
 
-# Many tools read a file called .v as SystemVerilog.
+# Many tools read .v files as SystemVerilog.
 _SYSTEMVERILOG_2017 = """
     accept_on alias always_comb always_ff always_latch assert assume before bind bins binsof bit
     break byte chandle checker class clocking const constraint context continue cover covergroup
@@ -34,15 +34,15 @@ _SYSTEMVERILOG_2017 = """
     unique unique0 until until_with untyped var virtual void wait_order weak wildcard with within
 """
 
-# Of Verilog-AMS, by Icarus whatever the language.
+# Verilog-AMS keywords that Icarus reserves in every language.
 _ICARUS = "bool wreal"
 
 KEYWORDS = frozenset(f"{_VERILOG_2005} {_SYSTEMVERILOG_2017} {_ICARUS}".split())
 """The reserved words of IEEE 1364-2005, of IEEE 1800-2017, and of simulators."""
 
 _TAKEN = ("ecp5", "xc7", "std", "TOP", "clk", "rst", "irq")
-"""What no module may be called: models of cells in its folder, what Verilator has itself, and its
-own ports."""
+"""Names not allowed for a module: cell models in its folder, names internal to Verilator, and
+ports of the module."""
 
 
 _INDEX = re.compile(r"\$\d+")
@@ -50,10 +50,10 @@ _ODD = re.compile(r"\W+", re.ASCII)
 
 
 def plain(name: str) -> str:
-    """Return a name without what would have to be escaped: ``acts[3]`` becomes ``acts_3``.
+    """Return a name without characters that need escaping: ``acts[3]`` becomes ``acts_3``.
 
-    Amaranth tells apart what has the same name by ``$`` and a number; these go as well, so that
-    the names of two signals may become one.
+    Amaranth distinguishes equal names by ``$`` and a number; these are removed as well, so the
+    names of two signals may become equal.
 
     >>> plain("beats__payload$12.acts[3]"), plain("words__0"), plain("table"), plain("0x")
     ('beats__payload_acts_3', 'words__0', 'table_', 'n0x')
@@ -65,7 +65,7 @@ def plain(name: str) -> str:
 
 
 def check_name(name: object) -> None:
-    """Refuse what is no plain Verilog name, and those that are taken in any case."""
+    """Reject names that are not plain Verilog names or are reserved."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise ValueError(
             f"name must be a Verilog name (letters, digits, _; no digit first), got {name!r}")
@@ -87,7 +87,7 @@ class Names:
         self._last: dict[str, int] = {}
 
     def new(self, name: str) -> str:
-        """Take a name, with a number if it is taken already, and return it."""
+        """Reserve and return a name, with a number if it is already taken."""
         found = name
         number = self._last.get(name, 1)
         while found in self._taken:

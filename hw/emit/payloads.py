@@ -1,6 +1,6 @@
-"""Where the fields of payloads lie, and words to and from them.
+"""Positions of payload fields, and conversion between words and fields.
 
-Nothing here needs Amaranth, so a bench loads it fast.
+Independent of Amaranth, so that a bench loads fast.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["FieldBits", "Fields", "UnitPorts", "pack_words", "read_field"]
 
 @dataclass(frozen=True, slots=True)
 class FieldBits:
-    """Where a field of a payload lies: its first and last bit, and its array of elements."""
+    """Position of a field in a payload: its first and last bit, and its array of elements."""
 
     name: str  # empty if the payload is one array
     low: int
@@ -29,12 +29,12 @@ class FieldBits:
 
     @property
     def elements(self) -> int:
-        """Elements in all."""
+        """Total number of elements."""
         return (self.high - self.low + 1) // self.element_bits
 
 
 Fields = Mapping[str, FieldBits]
-"""Fields of a payload by name; the only one of an array or a number is called ``""``."""
+"""Fields of a payload by name; the only field of an array or a number is ``""``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class UnitPorts:
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> UnitPorts:
-        """Read them from the manifest of an emitted folder."""
+        """Read the ports from the manifest of an emitted folder."""
         directions = {port["name"]: port["direction"] for port in manifest["ports"]}
         fields: dict[str, Fields] = {
             stream: {each["name"]: FieldBits(**{**each, "dims": tuple(each["dims"])})
@@ -67,7 +67,7 @@ class UnitPorts:
 def pack_words(fields: Fields, values: Mapping[str, np.ndarray]) -> list[int]:
     """Return payloads of a stream.
 
-    ``values`` has for each field integers ``[words, elements]``, or ``[words]`` if it has one
+    ``values`` has integers ``[words, elements]`` for each field, or ``[words]`` for a single
     element.
     """
     if set(values) != set(fields):

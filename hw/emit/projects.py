@@ -1,4 +1,4 @@
-"""What other people's build tools read of a folder: FuseSoC, Vivado, IP-XACT."""
+"""Project files for third-party tools: FuseSoC, Vivado, IP-XACT."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def project_files(
 ) -> dict[str, str]:
     """Return the files by name.
 
-    ``sources`` are Verilog for synthesis, ``models`` those of cells, for simulators alone.
-    ``registers`` have a name, an offset in bytes, bits, access and meaning each.
+    ``sources`` are Verilog for synthesis, ``models`` cell models for simulators only. Each of
+    ``registers`` has a name, an offset in bytes, bits, access and meaning.
     """
     return {
         f"{module}.core": _fusesoc(module, summary, sources, models, memories),
@@ -43,7 +43,7 @@ def _fusesoc(
         return [f"  {name}:", "    files:", *(f"      - {each}" for each in members),
                 f"    file_type: {kind}"] if members else []
 
-    # Simulators and synthesis find memories where they run.
+    # Simulators and synthesis look for memory files in their working folder.
     copied = [f"{name}: {{copyto: {name}}}" for name in memories]
     names = ["rtl", *(["memories"] if memories else [])]
     simulated = [*(["models"] if models else []), *names]

@@ -1,9 +1,9 @@
-"""Plain names for all that a design has, in RTLIL, the text in which Amaranth hands it to Yosys.
+"""Plain names for all objects of a design in RTLIL, the format between Amaranth and Yosys.
 
-Amaranth calls the result of each operation ``$1``, ``$2``, ... Here it gets the name of the signal
-that it is made for and of the operation: ``total_add`` is a sum on the way to ``total``, and
-``total_next`` what the register ``total`` takes at the next edge. What serves several signals is
-named after the first that it is made of.
+Amaranth names the result of each operation ``$1``, ``$2``, ... Here it is named after the signal
+that it contributes to and the operation: ``total_add`` is a sum on the way to ``total``, and
+``total_next`` the next value of the register ``total``. A result for several signals is named
+after its first source.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[\\$][^\s\"]+")
 _SIGNAL = re.compile(r"\{[^}]*\}|[^\s{]+(?: \[[^\]]*\])?")
 _MEMORY = re.compile(r'"\\(\\[^"]+)"')
 _OUTPUTS = {"\\Y", "\\Q"}
-_OF_TYPES = "\\enum_"      # an attribute of each signal for each name of its type
+_OF_TYPES = "\\enum_"      # prefix of the attributes of a signal with the value names of its enum
 _KIND = re.compile(r"^(  cell )(\\\S+)", re.M)
 
 
@@ -31,13 +31,13 @@ class RtlilCell:
 
     kind: str  # ``$add``, ``\module`` or ``process``
     name: str = ""
-    # pairs of a port and the names of the wires there; at an instance, every port
+    # pairs of a port and the names of its wires; for an instance, every port
     inputs: list[tuple[str, list[str]]] = field(default_factory=list)
     output: str = ""  # the wire that an operator or a process drives
-    memory: str = ""  # the memory whose port it is
+    memory: str = ""  # the memory, for a memory port
 
     def assign(self, signals: str) -> None:
-        """Note ``{ \\a \\b } \\c [0]`` or ``\\a [3:0] \\c``: what is assigned, and its value."""
+        """Record target and value of an assignment ``{ \\a \\b } \\c [0]`` or ``\\a [3:0] \\c``."""
         target, value = _SIGNAL.findall(signals)
         self.output = self.output or _first_name(target)
         self.inputs.append(("", _NAME.findall(value)))
@@ -45,7 +45,7 @@ class RtlilCell:
 
 @dataclass(slots=True)
 class RtlilModule:
-    """A module: its name, its text, line by line, and what was found in it."""
+    """A module: its name, its lines, and the objects in it."""
 
     name: str = ""
     lines: list[str] = field(default_factory=list)
@@ -106,7 +106,7 @@ def renamed(
     module: RtlilModule, names: dict[str, str], modules: dict[str, str],
     ports: dict[str, dict[str, str]],
 ) -> Iterator[str]:
-    """Return the lines of a module with new names, of modules and ports too, by the old ones."""
+    """Return the lines of a module with renamed objects, modules and ports (new names by old)."""
     def replace(found: re.Match[str]) -> str:
         return names.get(found[0], found[0])
 
@@ -132,7 +132,7 @@ def renamed(
 
 
 AT_START = "evaluate_at_start"
-"""The register through which Yosys has every block evaluated once, in each module."""
+"""The register that makes every block be evaluated once at the start, in each module."""
 
 _ANONYMOUS = re.compile(r"\$\d+|\\(\$signal(\$\d+)?|port\$\d+\$\d+)")
 _OPERATIONS = {
@@ -148,7 +148,7 @@ _REGISTERS = ("$dff", "$adff")
 
 
 def is_derived(name: str) -> bool:
-    """Tell whether a name looks like one that was made here.
+    """Whether a name looks like one generated here.
 
     >>> is_derived("scale.total_add_3"), is_derived("total_next[3]"), is_derived("scale.total")
     (True, True, False)
@@ -157,10 +157,10 @@ def is_derived(name: str) -> bool:
 
 
 def given_names(module: RtlilModule, avoided: set[str]) -> dict[str, str]:
-    r"""Return plain names for what has a name in a module, both with the ``\`` before them.
+    r"""Return plain names for the named objects of a module, both with a leading ``\``.
 
-    Those that are plain already stay, and come first. Nothing gets one of the ``avoided``: of its
-    instance, which a signal would hide.
+    Plain names are kept and have priority. The ``avoided`` names are not used: a signal with the
+    name of the module's instance would hide it.
     """
     given = [name for name in module.names if not _ANONYMOUS.fullmatch(name)]
     names = {name: name for name in given if plain(name[1:]) == name[1:]}
@@ -169,7 +169,7 @@ def given_names(module: RtlilModule, avoided: set[str]) -> dict[str, str]:
     for name in given:
         if name in names:
             continue
-        # A field follows the signal it is of: payload$7.last is payload_2_last.
+        # A field is named after its signal: payload$7.last is payload_2_last.
         found = re.fullmatch(r"\\([^.\[]*)(.*)", name)
         assert found is not None
         base, rest = found.groups()
@@ -185,7 +185,7 @@ def all_names(
     module: RtlilModule, named: dict[str, str], avoided: set[str],
     ports: dict[str, dict[str, str]],
 ) -> dict[str, str]:
-    r"""Return a plain name for every name in a module, both with the ``\`` before them."""
+    r"""Return a plain name for every name in a module, both with a leading ``\``."""
     names = dict(named)
     taken = Names({name[1:] for name in names.values()} | avoided)
     origins = _Origins(module, names, ports)
@@ -196,7 +196,7 @@ def all_names(
 
 
 class _Origins:
-    """What each anonymous wire of a module is made of, and for."""
+    """The sources and destinations of each anonymous wire of a module."""
 
     def __init__(
         self, module: RtlilModule, names: dict[str, str], ports: dict[str, dict[str, str]],
@@ -216,7 +216,7 @@ class _Origins:
         self._find_goals(module)
 
     def _note(self, cell: RtlilCell, ports: dict[str, dict[str, str]]) -> None:
-        """Note what a cell is to the anonymous wires that it is connected to."""
+        """Record how a cell uses its anonymous input wires."""
         for port, wires in cell.inputs:
             for wire in wires:
                 if wire in self._names:
@@ -238,7 +238,7 @@ class _Origins:
     def _find_sources(self, module: RtlilModule) -> dict[str, str]:
         """The first named wire that each anonymous one depends on."""
         found: dict[str, str] = {}
-        # Twice, for the ports are first in the text, before what they are made of.
+        # Twice, since the ports precede their sources in the text.
         for name in module.names * 2:
             driver = self._drivers.get(name)
             if name in self._names or name in found or driver is None:
@@ -253,7 +253,7 @@ class _Origins:
         return found
 
     def _find_goals(self, module: RtlilModule) -> None:
-        """The one signal that each anonymous wire serves, from the last wire to the first."""
+        """The single signal that each anonymous wire contributes to, from last to first wire."""
         for name in reversed(module.names):
             if name in self._names:
                 continue
@@ -266,13 +266,13 @@ class _Origins:
             self._sources.setdefault(name, next(filter(None, reached), ""))
 
     def _reached(self, goal: str) -> str:
-        """The named signal behind a goal; empty if there is none, or more than one."""
+        """The named signal behind a goal; empty if there is none or more than one."""
         if goal[0] not in "\\$":
             return goal
         return self._names[goal][1:] if goal in self._names else self._goals.get(goal, "")
 
     def name(self, wire: str) -> str:
-        """Return a name for an anonymous wire, which others may have as well."""
+        """Return a name for an anonymous wire, not necessarily unique."""
         driver = self._drivers.get(wire)
         if wire in self._ends:
             return self._ends[wire]
@@ -290,8 +290,8 @@ class _Origins:
 def readable(text: str) -> str:
     """Give every module, port, wire, memory and instance of RTLIL a plain name.
 
-    The ports of the top module, and whatever is plain already, keep their names. A module inside
-    is named by the path of its instance: ``core__array__row0``.
+    The ports of the top module and all plain names are kept. A submodule is named after the path
+    of its instance: ``core__array__row0``.
     """
     modules = list(modules_of(text))
     taken = Names(set())
@@ -300,7 +300,7 @@ def readable(text: str) -> str:
     avoided: dict[str, set[str]] = defaultdict(lambda: {AT_START})
     inner: dict[str, dict[str, str]] = {}
     ports: dict[str, dict[str, str]] = {}
-    # A module comes before those in it. They avoid the name of their instance ...
+    # A module precedes its submodules, which avoid the names of their instances ...
     for module in modules:
         found = inner[module.name] = given_names(module, avoided[module.name])
         for cell in module.cells:
@@ -318,9 +318,9 @@ def readable(text: str) -> str:
 
 
 def _equal_once(texts: dict[str, str], taken: Names) -> Iterator[str]:
-    """Modules, given by name, each before those in it; equal ones come once, as the first.
+    """Deduplicate modules, given by name, each before its submodules; the first one is kept.
 
-    What several instances share loses their number: ``core__array__row``.
+    A module shared by several instances loses their number: ``core__array__row``.
     """
     kept: dict[str, str] = {}
     equal: dict[str, list[str]] = defaultdict(list)

@@ -1,7 +1,7 @@
-"""From a component to Verilog, with names that one can read, the same on every Python.
+"""Convert a component to Verilog with readable names, identical on every Python version.
 
-The contents of memories are files beside it, which ``$readmemh`` reads: as assignments they were
-most of the lines, and the longest part of every tool's work.
+Memory contents are separate files for ``$readmemh``: as assignments they made up most of the lines
+and most of every tool's run time.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _FUSED_STORES = ("STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST")
 def names_of_all_stores() -> Iterator[None]:
     """In the block, Amaranth names signals on every Python as it does on 3.11.
 
-    It names a signal after the variable it is stored in, which it finds in the bytecode behind the
-    call that made the signal. From Python 3.13 on that store may be fused with the instruction
-    that follows it, which Amaranth 0.5 does not know: ``rested`` would become ``$signal$27``.
+    It names a signal after the variable it is stored in, from the bytecode after the call that
+    created it. From Python 3.13 on, that store may be fused with the next instruction, which
+    Amaranth 0.5 does not support: ``rested`` would become ``$signal$27``.
     """
     found_by_amaranth = tracer.get_var_name
 
@@ -53,11 +53,11 @@ def names_of_all_stores() -> Iterator[None]:
         while opname[code.co_code[at]] == "CACHE":
             at += 2
         if is_call and opname[code.co_code[at]] in _FUSED_STORES:
-            # Two indices of four bits each; what is stored first is in the upper ones.
-            # (The method is CPython's own, in no stub.)
+            # Two indices of four bits each; the upper one is stored first.
+            # (A CPython-internal method, in no stub.)
             return code._varname_from_oparg(  # type: ignore[attr-defined]
                 code.co_code[at + 1] >> 4)
-        # This function stands between Amaranth's own and the one that called it.
+        # This function adds a frame between Amaranth's function and its caller.
         return found_by_amaranth(depth + 1, *default, **options)
 
     tracer.get_var_name = get_var_name
@@ -69,9 +69,9 @@ def names_of_all_stores() -> Iterator[None]:
 
 @contextmanager
 def contents_at_once() -> Iterator[None]:
-    """In the block, Amaranth keeps the contents of a memory as integers and writes them in one go.
+    """In the block, Amaranth keeps memory contents as integers and writes them at once.
 
-    Otherwise it makes an object of each word and of each bit, half of the time that a core takes.
+    Otherwise it creates an object per word and per bit, which takes half of the time for a core.
     """
     checked, emit = _mem._get_init_value, rtlil.ModuleEmitter.emit_memory
 
@@ -99,7 +99,7 @@ def contents_at_once() -> Iterator[None]:
         _mem._get_init_value, rtlil.ModuleEmitter.emit_memory = checked, emit
 
 
-# What amaranth.back.verilog tells Yosys; the names are made before.
+# As in amaranth.back.verilog; the names are made before.
 _ATTRIBUTES = "-remove generator -remove top -remove amaranth.hierarchy -remove amaranth.decoding"
 _WRITE = f"""\
 proc -nomux -norom
@@ -109,14 +109,14 @@ attrmap -modattr {_ATTRIBUTES}
 write_verilog -norename
 """
 _AT_START = re.compile(r"\\\$auto\$verilog_backend\.cc:\d+:dump_module\$\d+ ")
-# Of a second name of a register; Yosys takes what is left of it for another register's once that
-# is optimised away ("Conflicting init values").
+# Initial value of an alias of a register; once the register is optimised away, Yosys assigns it to
+# another one ("Conflicting init values").
 _SECOND = re.compile(r"^ *\(\* init = .* \*\)\n(?= *wire )", re.M)
 _STARTED = re.compile(rf"^( *)reg {AT_START} = 0;$", re.M)
 _MADE = re.compile(r"\\\$auto\$\S*:(\w+)\$\d+ |\b_\d+_\b")
 _MADE_FOR = re.compile(r"  assign [{ ]*(\w+)[^=\n]* = (\\\$auto\S+ |_\d+_)")
 _MODULE = re.compile(r"^module .*?^endmodule", re.M | re.S)
-# Words of 32 bits Yosys writes in decimal.
+# Yosys writes 32-bit words in decimal.
 _CONTENTS = re.compile(
     r"^  initial begin\n((?:    \w+\[\d+\] = \d+'(?:h[0-9a-f]+|d\d+);\n)+)  end$", re.M)
 _WRITTEN = re.compile(r"^ *(\w+)\[.*\] <= ", re.M)
@@ -124,16 +124,16 @@ _WORD = re.compile(r"'(?:h([0-9a-f]+)|d(\d+));")
 
 
 def verilog_files(component: wiring.Component, module: str) -> dict[str, str]:
-    """Convert a component to Verilog, the same bytes each time, every name a plain one.
+    """Convert a component to reproducible Verilog with plain names.
 
-    Returns texts by file name: ``<module>.v``, then what its memories contain at the start, a file
-    each, ``<module within>__<memory>_<digits>.mem``, with a hexadecimal word a line. The digits are
-    of the SHA-256 of the contents: tools look for a file first in the folder in which they run,
-    where one of the same name would be read without a word. Memories that are written, and begin
-    with zeros, share a file (``<module>__zeros_...``).
+    Returns texts by file name: ``<module>.v``, then the initial contents of each memory in
+    ``<module within>__<memory>_<digits>.mem``, one hexadecimal word per line. The digits are from
+    the SHA-256 of the contents: tools look for files first in their working folder, and would
+    silently read a different file of the same name. Writable memories initialised with zeros share
+    a file (``<module>__zeros_...``).
     """
     text = _AT_START.sub(AT_START, written_by_yosys(component, module, _WRITE))
-    # In SystemVerilog an initial value in a declaration is no event; an assignment is one.
+    # In SystemVerilog an initial value in a declaration is not an event; an assignment is.
     text = _STARTED.sub(rf"\1reg {AT_START};\n\1initial {AT_START} = 0;", text)
     text = _SECOND.sub("", text)
     files: dict[str, str] = {}
@@ -143,9 +143,9 @@ def verilog_files(component: wiring.Component, module: str) -> dict[str, str]:
 
 
 def written_by_yosys(component: wiring.Component, module: str, commands: str) -> str:
-    """What Amaranth's own Yosys prints after commands, a line each, on a component.
+    """Output of Amaranth's bundled Yosys after commands, one per line, on a component.
 
-    It has no frontend for Verilog and cannot map to cells, but starts at once. Raises YosysError.
+    It has no Verilog frontend and cannot map to cells, but starts at once. Raises YosysError.
     """
     with no_collection(), names_of_all_stores(), contents_at_once():
         text = readable(rtlil.convert(component, name=module, emit_src=False))
@@ -167,7 +167,7 @@ def write_verilog(component: wiring.Component, module: str, folder: str | Path) 
 
 
 def _with_memory_files(text: str, top: str, files: dict[str, str]) -> str:
-    """A module of Verilog that reads its memories from files, which are added."""
+    """A Verilog module that reads its memories from files, which are added to ``files``."""
     module = text.split("(", 1)[0].split()[1]
     written = set(_WRITTEN.findall(_CONTENTS.sub("", text)))
 
@@ -180,16 +180,16 @@ def _with_memory_files(text: str, top: str, files: dict[str, str]) -> str:
                 if memory in written and not any(int(word, 16) for word in words)
                 else f"{module}__{memory}_{digits}.mem")
         files[name] = contents
-        # With its bounds: Icarus warns of a memory [7:0] without.
+        # With bounds: without them, Icarus warns about a memory [7:0].
         return f'  initial $readmemh("{name}", {memory}, 0, {len(words) - 1});'
 
     return _CONTENTS.sub(read, text)
 
 
 def _with_names_of_made(text: str) -> str:
-    """A module of Verilog with names for what Yosys made.
+    """A Verilog module with names for objects created by Yosys.
 
-    That is the register behind a memory, and an inversion in place of ``x ^ 1``.
+    These are the registers behind memories, and inversions instead of ``x ^ 1``.
     """
     if not _MADE.search(text):
         return text
@@ -208,10 +208,10 @@ def _with_names_of_made(text: str) -> str:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """No garbage collection for a while.
+    """Disable garbage collection in the block.
 
-    Amaranth's netlist of a core is millions of objects, all of them in use: to look through
-    them again and again was half of the time, and found nothing.
+    Amaranth's netlist of a core has millions of objects, all in use: scanning them repeatedly
+    took half of the time and freed nothing.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Yosys and nextpnr for a target, with a cache before each."""
+"""Yosys and nextpnr for a target, with cached results."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from sterna.model.cache import Cache, cache_key
 __all__ = ["CachedTools", "MappedDesign", "Progress", "has_router"]
 
 Progress = Callable[[str, RouterStep | None], None]
-"""Is told what begins and, during place and route, each step of it."""
+"""Called at the start of each task and at every step of place and route."""
 
-# Each counts the changes of how something is made that its inputs do not show.
+# Increment when results change for the same cache key.
 _NETLIST_FORMAT, _ROUTED_FORMAT = 5, 3
 
 
@@ -60,11 +60,10 @@ def has_router(target: FpgaTarget) -> bool:
 
 
 class CachedTools:
-    """The tools for a target, with a cache before each.
+    """The tools for a target, with cached results.
 
-    ``progress`` is told what begins, ``multipliers`` says whether multiplier blocks may be used.
-    ``pins`` are constraints that say where the ports of a whole design are, and its clock; None
-    for a part of a design.
+    ``multipliers`` says whether multiplier blocks may be used. ``pins`` are the pin and clock
+    constraints of a whole design; None for a part of a design.
     """
 
     def __init__(
@@ -76,10 +75,10 @@ class CachedTools:
         self._multipliers = multipliers and target.available.get(Resource.DSP) != 0
 
     def map(self, files: Mapping[str, str], top: str, prefix: str = "") -> MappedDesign:
-        """Synthesise Verilog, and do the family's passes over the netlist.
+        """Synthesise Verilog and run the family's passes over the netlist.
 
-        ``files`` are one ``.v`` and what its memories contain, texts by name; ``prefix`` is the
-        path of the instance whose area counts, the whole module without it.
+        ``files`` maps names to texts: one ``.v`` file and the contents of its memories; ``prefix``
+        is the path of the instance to count the area of, the whole module without it.
         """
         family = self._target.family
         found = self._cached(
@@ -104,7 +103,7 @@ class CachedTools:
         return f"{json.dumps(head)}\n{json.dumps(netlist)}".encode()
 
     def count(self, mapped: MappedDesign) -> tuple[Usage, ...]:
-        """What the design takes: by nextpnr where it is installed and can tell, else by Yosys."""
+        """Resource usage, from nextpnr if it is installed and can count, else from Yosys."""
         available = self._target.available
         if not has_router(self._target) or self._target.part_pins is not None:
             area = mapped.synthesis.area
@@ -126,7 +125,7 @@ class CachedTools:
             Usage(name, counts[name], available.get(name), router.tool) for name in counts)
 
     def screen(self, mapped: MappedDesign, aim_mhz: float, seed: int, label: str) -> float:
-        """Place a part of a design, and do not route it; return the clock expected, in MHz."""
+        """Place a part of a design without routing it; return the expected clock in MHz."""
         label = f"place, {label}"
 
         def run() -> bytes:
@@ -162,7 +161,7 @@ class CachedTools:
             slack_histogram(log))
 
     def place_pins(self, mapped: MappedDesign, seed: int) -> tuple[dict[str, Any], bytes]:
-        """Place and route a whole design; return nextpnr's report, and what the packer takes."""
+        """Place and route a whole design; return nextpnr's report and the packer's input."""
         label = f"place and route, seed {seed}"
         board = self._target.family.board
         assert board is not None
@@ -180,14 +179,14 @@ class CachedTools:
     def _route(
         self, folder: Path, mapped: MappedDesign, seed: int, label: str, options: list[str],
     ) -> dict[str, Any]:
-        """Place and route with a seed; to miss the clock aimed at is no error."""
+        """Place and route with a seed; missing the target clock is not an error."""
         return route(
             folder, self._target, mapped.raw,
             ["--seed", str(seed), "--timing-allow-fail", *options], pins=self._pins,
             progress=lambda step: self._progress(label, step))
 
     def _cached(self, label: str, make: Callable[[], bytes], **inputs: Any) -> bytes:
-        """What a tool makes, or made of the same inputs before."""
+        """The cached result for these inputs, or the result of running ``make``."""
         key = cache_key(**inputs)
         found = self._cache.get(key)
         self._progress(label + (", from the cache" if found is not None else ""), None)

@@ -1,4 +1,4 @@
-"""What a core takes of an FPGA before it is synthesised: fitted to cores that were."""
+"""Estimated FPGA resources of a core, fitted to synthesised cores."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ __all__ = [
     "kind_of", "shape_of", "sizes_of"]
 
 MEASURED = "measured.json"
-"""LUTs, flip-flops and multipliers of every block of some cores, by ``benchmarks/estimate.py``."""
+"""LUTs, flip-flops and multipliers per block of some cores, from ``benchmarks/estimate.py``."""
 
 _ROWS, _COLS = (1, 2, 4, 8, 16, 32), (8, 16, 32, 64, 128)
 _LANES = ((0, False), (4, False), (1, True), (2, True))
-"""Activations in a cycle, 0 for the usual number, and whether a core is compact."""
+"""Activations per cycle, 0 for the default, and whether a core is compact."""
 
 _FULL = 0.9
-"""Fraction of the LUTs that a core may take by the estimate, which may be a tenth off."""
+"""Fraction of the LUTs that the estimate may use, as it can be off by a tenth."""
 
-# What the blocks of a core grow with; those that are not named here, with all lanes.
+# Features that the area of a block grows with; _OTHERS for blocks not listed.
 _GROWS_WITH = {
     "products": ("rows * cols", "rows * clusters", "one"),
     "norm": ("quant_lanes", "one"),
@@ -52,7 +52,7 @@ _OTHERS = ("post_lanes", "log_sequences", "one")
 
 
 def kind_of(target: FpgaTarget, profile: NumericProfile, compact: bool) -> str:
-    """Cores of a kind are made of the same parts, in other numbers."""
+    """Cores of one kind consist of the same parts and differ only in their number."""
     dsp = "" if target.available.get(Resource.DSP) else " without DSP"
     return f"{target.family.name}{dsp}, {profile.name}{', compact' * compact}"
 
@@ -66,15 +66,15 @@ def shape_of(params: CoreParams) -> dict[str, int]:
 def fitted(
     kind: str, shape: Mapping[str, int], measured: Sequence[Mapping[str, Any]],
 ) -> np.ndarray:
-    """LUTs, flip-flops and multipliers of a core by others of its kind: block by block, least
-    squares of what each block grows with."""
+    """LUTs, flip-flops and multipliers of a core, by a least-squares fit of each block to
+    measured cores of its kind."""
     known = [each for each in measured if each["kind"] == kind]
     names = {name for each in known for name in each["blocks"]}
     total = np.zeros(3)
     for name in names:
         features = np.array([_features(name, each["shape"]) for each in known])
         areas = np.array([each["blocks"].get(name, (0, 0, 0)) for each in known], dtype=float)
-        # A core's own error counts, not that of the largest ones.
+        # Relative error, so that large cores do not dominate.
         weight = 1 / np.maximum(areas[:, :1], 1)
         found, *_ = np.linalg.lstsq(features * weight, areas * weight, rcond=None)
         total += np.maximum(_features(name, shape) @ found, 0)
@@ -89,7 +89,7 @@ def _features(block: str, shape: Mapping[str, int]) -> np.ndarray:
 
 
 def core_rams(params: CoreParams, family: FpgaFamily) -> Counter[str]:
-    """Block RAMs of a core by what they hold: exact where Yosys has LUT RAM for its queues."""
+    """Block RAMs of a core by content: exact where Yosys maps its queues to LUT RAM."""
     found = Counter[str]()
     for each in core_memories(params):
         found[each.held] += each.is_block * family.block_rams(each.depth, each.width)
@@ -97,7 +97,7 @@ def core_rams(params: CoreParams, family: FpgaFamily) -> Counter[str]:
 
 
 def sizes_of(params: CoreParams) -> dict[str, Any]:
-    """The sizes that :func:`fold` chooses, as options of the command line."""
+    """The sizes chosen by :func:`fold`, as command-line options."""
     found: dict[str, Any] = {"rows": params.rows, "cols": params.cols}
     if params.quant_lanes != replace(params, quant_lanes=0).quant_lanes:
         found["quant_lanes"] = params.quant_lanes
@@ -109,9 +109,9 @@ def sizes_of(params: CoreParams) -> dict[str, Any]:
 
 
 def estimated(params: CoreParams, target: FpgaTarget) -> dict[Resource, int] | None:
-    """What a core takes of a target; block RAMs exactly as Yosys makes them on an ECP5.
+    """Estimate the resources of a core on a target; block RAMs are exact on an ECP5.
 
-    None where no core of its kind was measured.
+    None if no core of its kind was measured.
     """
     logic = _logic(params, target)
     return logic and {**logic, Resource.BLOCK_RAM: core_rams(params, target.family).total()}
@@ -131,12 +131,12 @@ def fold(
     limits: Limits, plans: tuple[StagePlan, ...], target: FpgaTarget, *, sequences: int = 1,
     lut: int | None = None, period: float | None = None,
 ) -> CoreParams | None:
-    """Choose rows and columns of a core that fits a target by the estimate, in ``lut`` LUTs.
+    """Choose rows and columns of a core that is estimated to fit a target, in ``lut`` LUTs.
 
-    With ``period`` the smallest that takes so many cycles a token or fewer, all sequences together;
-    otherwise the fastest. None if there is none.
+    With ``period``, the smallest core that takes at most that many cycles per token of all
+    sequences together; otherwise the fastest. None if there is none.
     """
-    # A token takes its beats at least.
+    # A token takes at least as many cycles as beats.
     found = [(area, sum(stage.words for stage in place_stages(plans, params)), params)
              for area, params in fitting(limits, target, sequences=sequences, lut=lut)]
     if period is not None:
@@ -156,8 +156,8 @@ def fold(
 def fitting(
     limits: Limits, target: FpgaTarget, *, sequences: int = 1, lut: int | None = None,
 ) -> list[tuple[int, CoreParams]]:
-    """Cores of many sizes whose weights, and whose logic by the estimate, fit a target, in ``lut``
-    LUTs, which come with each; the smallest first."""
+    """Cores with weights and estimated logic that fit a target in ``lut`` LUTs, with their LUTs;
+    smallest first."""
     most = dict(target.available)
     if Resource.LUT in most:
         most[Resource.LUT] = int(_FULL * most[Resource.LUT])
@@ -173,13 +173,13 @@ def fitting(
 
 
 def has_room(params: CoreParams, target: FpgaTarget) -> bool:
-    """Whether a target has the block RAMs for a core, which is elaborated to count them."""
+    """Whether a target has enough block RAMs for a core; elaborates the core to count them."""
     available = target.available.get(Resource.BLOCK_RAM)
     return available is None or core_rams(params, target.family).total() <= available
 
 
 def _weights_fit(params: CoreParams, target: FpgaTarget) -> bool:
-    """Whether the block RAMs of a target have as many bits as the weights of a core."""
+    """Whether the block RAMs of a target have enough bits for the weights of a core."""
     available = target.available.get(Resource.BLOCK_RAM)
     wide, deep = target.family.ram_shapes[0]
     weights = 2 * params.rows * params.cols * params.most_weights
@@ -194,7 +194,7 @@ def _candidates(limits: Limits, target: FpgaTarget, sequences: int) -> Iterator[
             yield CoreParams(
                 limits, rows, cols, sequences=sequences, quant_lanes=lanes, compact=compact,
                 style=style_for(target))
-        except ValueError:      # columns that these lanes do not divide
+        except ValueError:      # columns not divisible by the lanes
             continue
 
 

@@ -1,4 +1,4 @@
-"""Whether a design fits a device, and if not, what would."""
+"""Check whether a design fits a device, and advise on alternatives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class UsualSizes:
-    """Sizes that were chosen, and a sentence that says which and why."""
+    """Chosen sizes, and a sentence that gives them and the reason."""
 
     sizes: Sizes
     reason: str
@@ -32,9 +32,9 @@ class UsualSizes:
 def usual_sizes(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> UsualSizes | None:
     """Choose the sizes of a unit for a target.
 
-    Of a core the fastest that is estimated to fit, of a unit alone the sizes that it has in that
-    core. None where the unit's own sizes are as good a guess as any: they fit, nothing does, or
-    the target is a family of devices. A network has small ones for a family of small devices.
+    For a core, the fastest that is estimated to fit; for a single unit, its sizes in that core.
+    None to keep the default sizes: they fit, nothing does, or the target is a device family.
+    A network has small sizes for a family of small devices.
     """
     if spec is NETWORK:
         small = target.family.small
@@ -56,9 +56,9 @@ def usual_sizes(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> Us
 def what_fits(
     model: QuantizedModel, spec: UnitSpec, target: FpgaTarget, tried: Sizes,
 ) -> str:
-    """Sentences on what fits where a unit does not: other sizes, targets, or another model.
+    """Advise what fits instead of a unit: other sizes, another target, or another model.
 
-    ``tried`` are the sizes that do not fit, without the style: they are not advised again.
+    ``tried`` are the sizes that do not fit, without the style; they are not suggested again.
     """
     own = usual_sizes(model, spec, target)
     if own is not None and spec.params_for(model, own.sizes) != spec.params_for(model, tried):
@@ -69,7 +69,7 @@ def what_fits(
         return each.available.get(Resource.LUT, 0)
 
     limits, text = Limits.of(model), ""
-    # Those of its family come first.
+    # Devices of the same family first.
     larger = next((
         each for each in sorted(TARGETS.values(), key=lambda each: (
             each.family is not target.family, size(each)))
@@ -85,7 +85,7 @@ def what_fits(
 
 
 def options_text(sizes: Sizes) -> str:
-    """Sizes as the options of the command line that choose them.
+    """Sizes as command-line options.
 
     >>> options_text({"rows": 1, "quant_lanes": 1, "trace": False, "compact": True})
     '--rows 1 --quant-lanes 1 --no-trace --compact'
@@ -101,8 +101,7 @@ def options_text(sizes: Sizes) -> str:
 
 
 def _shortage(params: CoreParams, target: FpgaTarget) -> str | None:
-    """What a target has too little of for a core, in words; None if there is enough, as far as
-    that can be told."""
+    """The resource that a target lacks for a core, in words; None if no shortage is known."""
     needed = estimated(params, target) or {
         Resource.BLOCK_RAM: core_rams(params, target.family).total()}
     for resource, number in needed.items():
@@ -114,17 +113,17 @@ def _shortage(params: CoreParams, target: FpgaTarget) -> str | None:
 
 
 def _of_part(spec: UnitSpec, core: CoreParams) -> Sizes:
-    """The sizes that a unit has in a core."""
+    """The sizes of a unit in a core."""
     lanes = core.quant_lanes if "rows" in spec.sizes else core.cell_lanes
     wanted = {"rows": core.rows, "cols": core.cols, "lanes": lanes}
     return {name: value for name, value in wanted.items() if name in spec.sizes}
 
 
 class FitError(ValueError):
-    """The target has too little of something; the message has the numbers.
+    """The target lacks resources; the message has the numbers.
 
-    ``report`` has what was found until then, if it came to that: a ``SynthReport`` of a unit, an
-    ``Attempt`` of a board's design.
+    ``report`` has the results so far, if any: a ``SynthReport`` of a unit, an ``Attempt`` of a
+    board's design.
     """
 
     def __init__(self, message: str, report: Any = None) -> None:
@@ -135,10 +134,10 @@ class FitError(ValueError):
 def check_memories(
     spec: UnitSpec, params: Any, target: FpgaTarget, *, advice: Sequence[str] | None = None,
 ) -> None:
-    """Refuse, before anything is built, a core whose memories are more than there is room for.
+    """Reject a core whose memories do not fit, before anything is built.
 
-    ``advice`` are sentences on what fits, for whoever has no other target and no port for weights;
-    None says what those would do.
+    ``advice`` are sentences on what fits, for callers without other targets or a weight port;
+    None advises on those.
     """
     available = target.available.get(Resource.BLOCK_RAM)
     if available is None or spec is not CORE:
@@ -158,7 +157,7 @@ def check_memories(
 def check_fit(
     name: str, target: FpgaTarget, usage: Sequence[Usage], advice: Sequence[str] = (),
 ) -> None:
-    """Refuse a synthesised design that takes more than the target has.
+    """Reject a synthesised design that needs more than the target has.
 
     ``advice`` are sentences on what fits.
     """

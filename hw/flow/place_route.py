@@ -1,4 +1,4 @@
-"""Running nextpnr, from the ``yowasp-nextpnr-*`` packages, as a process of its own."""
+"""Run nextpnr, from the ``yowasp-nextpnr-*`` packages, as a separate process."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ __all__ = [
 
 
 class RouterPhase(enum.StrEnum):
-    """A part of place and route, in their order."""
+    """A phase of place and route, in execution order."""
 
-    PACK = "pack"  # cells are put together that share a place
-    PLACE = "place"  # rough places, by solving equations
-    REFINE = "refine"  # cells change places where that helps
-    ROUTE = "route"  # wires find their ways
+    PACK = "pack"  # combine cells that share a site
+    PLACE = "place"  # rough, analytic placement
+    REFINE = "refine"  # swap cells to improve the placement
+    ROUTE = "route"  # route the nets
 
 
 @dataclass(frozen=True, slots=True)
 class RouterStep:
-    """A step that the log tells of: its part, and its number in it (0 as the part begins).
+    """A step in the log: its phase and its number in the phase (0 at the start).
 
-    ``left`` counts in routing the arcs that have no way yet, or the wires that two nets want.
+    While routing, ``left`` counts the unrouted arcs or the wires wanted by two nets.
     """
 
     phase: RouterPhase
@@ -63,7 +63,7 @@ _STEPS = (
 
 
 def step_of(line: str) -> RouterStep | None:
-    """Return what a line of the log tells, or None.
+    """Parse a line of the log; None if it is not a step.
 
     >>> step_of("Info:       2000 |      563       1436 |  242   758 |     21674|       1.09 ")
     RouterStep(phase=<RouterPhase.ROUTE: 'route'>, iteration=2000, left=21674)
@@ -80,19 +80,19 @@ def step_of(line: str) -> RouterStep | None:
 _RUN = "import sys, {module}; sys.exit({module}.{function}(sys.argv[1:]))"
 _NETLIST, _REPORT, _PINS = "netlist.json", "report.json", "pins.txt"
 _TIMEOUT_S = 7200.0
-"""Deadline of a tool. The first run after installation takes a minute or two more."""
+"""Timeout of a tool. The first run after installation takes a minute or two more."""
 LOG_NAME = "nextpnr.log"
 """The log of a run, in its folder."""
 
 
 class PlaceRouteError(RuntimeError):
-    """nextpnr failed; the message says why, in its own words."""
+    """nextpnr failed; the message quotes the reason."""
 
 
 def timing_of(report: Mapping[str, Any]) -> tuple[float, list[dict[str, Any]]]:
-    """The lowest of all clocks in MHz, and the hops of the slowest path between registers.
+    """The slowest clock in MHz, and the hops of the slowest path between registers.
 
-    ValueError if no register is clocked, so there is no clock to time.
+    ValueError if no register is clocked.
     """
     if not report["fmax"]:
         raise ValueError("the design has no path between registers: there is no clock to time")
@@ -103,7 +103,7 @@ def timing_of(report: Mapping[str, Any]) -> tuple[float, list[dict[str, Any]]]:
 
 
 def expected_clock(log: str) -> float:
-    """The lowest of all clocks in MHz by the log of a run that ended with the placement.
+    """The slowest clock in MHz, from the log of a run without routing.
 
     ValueError if no register is clocked.
 
@@ -134,7 +134,7 @@ def check_router(target: FpgaTarget) -> Router:
 
 
 def resources_of(router: Router, used: Mapping[str, tuple[int, int]]) -> dict[Resource, int]:
-    """What a design takes of each resource, from the counts of nextpnr's cells."""
+    """Resource usage of a design, from nextpnr's cell counts."""
     return {resource: sum(used.get(name, (0, 0))[0] for name in names)
             for resource, names in router.bels.items()}
 
@@ -142,7 +142,7 @@ def resources_of(router: Router, used: Mapping[str, tuple[int, int]]) -> dict[Re
 def pack(
     folder: Path, target: FpgaTarget, netlist: bytes, *, pins: str | None = None,
 ) -> dict[str, tuple[int, int]]:
-    """Count what nextpnr makes of a netlist, without placing it: used and available."""
+    """Pack a netlist without placing it; return cells used and available by type."""
     report = route(folder, target, netlist, ["--pack-only"], pins=pins)
     return {name: (each["used"], each["available"])
             for name, each in report["utilization"].items()}
@@ -153,13 +153,13 @@ def route(
     pins: str | None = None,
     progress: Callable[[RouterStep], None] | None = None,
 ) -> dict[str, Any]:
-    """Run nextpnr in a folder, where ``nextpnr.log`` stays, and return its report.
+    """Run nextpnr in a folder, keep ``nextpnr.log`` there, and return its report.
 
-    ``netlist`` is Yosys' JSON, ``options`` are further arguments. ``pins`` are constraints of a
-    whole design: where its ports are, and its clock. Without them ports get no pads where the
-    router can do so, and paths to and from them do not count; otherwise those of the target hold.
-    ``progress`` is called with each step that the log tells of. PlaceRouteError if nextpnr fails,
-    finds no place for a cell, or takes too long.
+    ``netlist`` is Yosys' JSON, ``options`` are further arguments. ``pins`` are the pin and clock
+    constraints of a whole design. Without them, ports get no pads if the router supports that,
+    and paths to and from them do not count; otherwise those of the target apply.
+    ``progress`` is called with each step in the log. PlaceRouteError if nextpnr fails, cannot
+    place a cell, or times out.
     """
     router = check_router(target)
     (folder / _NETLIST).write_bytes(netlist)
@@ -179,7 +179,7 @@ def route(
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             errors="replace") as process, \
             open(folder / LOG_NAME, "w", encoding="utf-8", buffering=1) as log:
-        # WebAssembly does not heed signals: nothing less than SIGKILL ends it.
+        # WebAssembly ignores signals: only SIGKILL ends it.
         def end_it() -> None:
             late.set()
             process.kill()
@@ -231,12 +231,12 @@ def pack_bitstream(target: FpgaTarget, routed: bytes) -> bytes:
 
 
 def _command(router: Router, function: str) -> list[str]:
-    """How a program of a router's package is started: by the name of its function."""
+    """The command that runs a function of a router's package."""
     return [sys.executable, "-c", _RUN.format(module=router.module, function=function)]
 
 
 def _reason(tail: deque[str]) -> str:
-    """The first error of a log, or else its last line."""
+    """The first error in a log, else its last line."""
     errors = [line.removeprefix("ERROR: ") for line in tail if line.startswith("ERROR: ")]
     lines = errors or [line for line in tail if line.strip()][-1:]
     return lines[0] if lines else "it wrote nothing"

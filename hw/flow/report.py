@@ -1,4 +1,4 @@
-"""What a unit is made of: generic word-level cells, counted as its Verilog is written."""
+"""Generic word-level cells of a unit, counted when its Verilog is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sterna.hw.emit.verilog import written_by_yosys
 __all__ = ["CellCounts", "cell_counts"]
 
 # The coarse half of `synth`, without the passes that hide a multiplier in a `$macc`. It takes
-# seconds where mapping to gates takes minutes, and says more about an arithmetic unit.
+# seconds instead of minutes and tells more about an arithmetic unit than a mapping to gates.
 _COUNT = """\
 proc
 flatten
@@ -51,9 +51,9 @@ class CellCounts:
 
 
 def cell_counts(component: wiring.Component, module: str) -> CellCounts:
-    """Count the word-level cells of a component that becomes a module, with everything in it.
+    """Count the word-level cells of a component, including its submodules.
 
-    Raises YosysError if Yosys does not take it.
+    Raises YosysError if Yosys rejects it.
     """
     design = json.loads(written_by_yosys(component, module, _COUNT))
     cells: Counter[str] = Counter()

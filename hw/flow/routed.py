@@ -1,4 +1,4 @@
-"""What nextpnr says of a routed design, in the names of our own hierarchy."""
+"""nextpnr's results for a routed design, in the names of the design's hierarchy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PlacedCells:
 
 
 def place_of_cells(written: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The type and the place of each cell, from the design that nextpnr wrote."""
+    """The type and the location of each cell, from the design written by nextpnr."""
     module = next(each for each in written["modules"].values()
                   if any("NEXTPNR_BEL" in cell["attributes"] for cell in each["cells"].values()))
     return {name: (cell["type"], cell["attributes"].get("NEXTPNR_BEL", ""))
@@ -48,7 +48,7 @@ def place_of_cells(written: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 def placement_of(
     places: Mapping[str, tuple[str, str]], router: Router, hierarchy: Hierarchy,
 ) -> tuple[PlacedCells, ...]:
-    """Count the cells by tile, resource and block, sorted by place; no pins and clock buffers."""
+    """Count cells by tile, resource and block, sorted by tile, without pins and clock buffers."""
     kinds = {name: resource for resource, names in router.bels.items() for name in names}
     counts: Counter[tuple[int, int, str, bool, str]] = Counter()
     for name, (kind, bel) in places.items():
@@ -65,9 +65,9 @@ def placement_of(
 
 @dataclass(frozen=True, slots=True)
 class SlackBin:
-    """Endpoints of paths with a slack from ``low_ps`` to ``high_ps``, the latter excluded.
+    """Endpoints of paths with a slack in ``low_ps <= slack < high_ps``.
 
-    There are at least ``endpoints``; nextpnr prints marks, and not the rest of a division.
+    ``endpoints`` is a lower bound, since nextpnr prints whole marks only.
     """
 
     low_ps: int
@@ -77,15 +77,15 @@ class SlackBin:
 
 @dataclass(frozen=True, slots=True)
 class SlackHistogram:
-    """Slack of every endpoint against the clock that was aimed at, in picoseconds."""
+    """Slack of every endpoint at the target clock, in picoseconds."""
 
-    # Endpoints that a mark of nextpnr's stands for: each bin has fewer than that more than it says.
+    # Endpoints per mark: the count of each bin is less than this too low.
     step: int
     bins: tuple[SlackBin, ...]
 
 
 def slack_histogram(log: str) -> SlackHistogram | None:
-    """Read the last histogram of a log of nextpnr: the one after routing; None without any."""
+    """Read the last histogram, the one after routing, from a nextpnr log; None if missing."""
     _, found, text = log.rpartition(_HEAD)
     legend = _LEGEND.search(text)
     bins = _BIN.findall(text)
@@ -103,13 +103,12 @@ _PORTS = {"CE": " (enable)", "CEN": " (enable)", "LSR": " (reset)", "SR": " (res
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A cell on the path; carries that follow each other in a block are one hop."""
+    """A cell on the path; consecutive carries in a block are one hop."""
 
     kind: Primitive
-    # the instance that the cell belongs to, as a path below the top module; empty for the top
-    # module itself
+    # path below the top module of the instance with the cell; empty for the top module itself
     block: str
-    wire: str | None  # the wire of the design that leaves it, if the net is one
+    wire: str | None  # its output, if it is a wire of the design
     cells: int
     # delay through it, and on the way to it
     logic_ns: float
@@ -145,7 +144,7 @@ class CriticalPath:
 
 
 def critical_path(hierarchy: Hierarchy, path: Iterable[Mapping[str, Any]]) -> CriticalPath:
-    """Name a path of nextpnr's report in the terms of the netlist that it placed."""
+    """Convert a path of nextpnr's report to names of the netlist that it placed."""
     segments = list(path)
     hops: list[Hop] = []
     pending, wire = 0.0, None
@@ -189,7 +188,7 @@ def _kind_and_block(
 
 
 def _instance(hierarchy: Hierarchy, name: str, block: str) -> str:
-    """A memory or a multiplier without a wire of its own; or else the block."""
+    """The name of a memory or multiplier without a wire, else the block."""
     cell = hierarchy.source(name)
     if cell is None:
         return block

@@ -41,9 +41,9 @@ _FOLD = 4
 def wrapper_text(module: str, ports: Sequence[Port]) -> str:
     """Return Verilog of a module with four pins around ``module``.
 
-    A shift register, with a part named like each input, drives it; every output goes to a
-    register, and the parity of those, four at a time with a register after each step, to a
-    pin. So every path of the unit lies between two registers, and every output matters.
+    A shift register, with a part named like each input, drives it. Every output is registered;
+    their parity, reduced four at a time with a register after each step, goes to a pin. So every
+    path of the unit lies between two registers, and no output is optimised away.
     """
     inputs, outputs = (
         [port for port in ports if port.direction == way and port.name not in ("clk", "rst")]
@@ -89,40 +89,39 @@ def synth(
 ) -> SynthReport:
     """Synthesise a unit of a model for a target and, if asked to, place and route it.
 
-    What Yosys and nextpnr give is kept in a cache, by the content of what they were given:
-    the Verilog, every option, and their versions. An ECP5 design is placed without pads. On
-    iCE40, whose router cannot, the unit is placed between shift registers; its area is counted
-    without them.
+    Yosys and nextpnr results are cached, keyed by the Verilog, every option, and the tool versions.
+    An ECP5 design is placed without pads. The iCE40 router cannot do that, so the unit is placed
+    between shift registers; its area is counted without them.
 
     Parameters
     ----------
     model, target
         The quantised model, and a target or its name.
     unit, sizes, style
-        What to build, None for the whole model; without sizes, those of
-        :mod:`sterna.hw.flow.fit`. ``auto`` takes the style that suits the target, for a unit that
-        has styles. It is given as ``style``, not among the sizes.
+        The unit to build, None for the whole model; the sizes default to those of
+        :mod:`sterna.hw.flow.fit`. ``auto`` selects the style for the target, if the unit has
+        styles. Pass the style as ``style``, not in the sizes.
     pnr, seeds
-        Whether to place and route, once for each of the placer's ``seeds``, at least 1 each.
+        Whether to place and route, once for each of the placer's ``seeds``, which must be >= 1.
     routed
-        Route only so many of the seeds, those with the fastest placements; None routes all.
+        Number of seeds to route, those with the fastest placements; None routes all.
     freq_mhz
-        Clock to reach; without it, place and route aims at what the target says.
+        Target clock; None takes the default of the target.
     multipliers
         Whether multiplier blocks may be used.
     cache
-        Where results are kept; None takes :func:`~sterna.model.cache.user_cache`.
+        Cache of results; None takes :func:`~sterna.model.cache.user_cache`.
     progress
-        Is told what happens.
+        Progress callback.
 
     Raises
     ------
     ValueError
-        If there is no such target, unit or style, they do not go together, or a size does
-        not fit the model.
+        If the target, unit or style is unknown, they are incompatible, or a size does not fit
+        the model.
     FitError
-        If the target has too little of something: a ValueError with the numbers. What was
-        synthesised is reported all the same: see its ``report``.
+        If the target lacks resources: a ValueError with the numbers. Its ``report`` has the
+        results of the synthesis.
     """
     if isinstance(target, str):
         target = target_named(target)
@@ -188,7 +187,7 @@ def synth(
 
 
 def _with_style(spec: UnitSpec, sizes: Sizes, target: FpgaTarget, style: str) -> Sizes:
-    """The sizes with the style that was chosen, for a unit that has one."""
+    """The sizes with the chosen style, if the unit has one."""
     chosen = style_for(target, style)
     if "style" in spec.sizes:
         if "style" in sizes:
@@ -220,7 +219,7 @@ def _check_run(
 def _emit(
     model: QuantizedModel, spec: UnitSpec, params: Any,
 ) -> tuple[dict[str, str], list[Port]]:
-    """The module of a unit: its Verilog, contents of memories, and its ports."""
+    """The Verilog and memory contents of a unit, and its ports."""
     with tempfile.TemporaryDirectory(prefix="sterna-synth-") as name:
         emitted = emit_component(model, spec.design(model, params), Path(name) / "unit")
         files = files_of(emitted.verilog_path)
@@ -236,17 +235,17 @@ def _versions(target: FpgaTarget) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """What a unit takes on a target, and how long it works on a vector."""
+    """Area of a unit on a target, and its latency and period per vector."""
 
     module: str
     target: FpgaTarget
     # cells by Yosys: LUTs (those of carries and LUT memory included), flip-flops, block memories
     # and multipliers
     area: Area
-    # cycles from the first word of a vector taken to its last result offered, for each matrix (one
-    # for a layer), when nothing waits
+    # cycles from accepting the first word of a vector to offering its last result, for each matrix
+    # (one for a layer), without stalls
     latency: tuple[int, ...]
-    period: tuple[float, ...]  # cycles from one vector to the next, the same way
+    period: tuple[float, ...]  # cycles from one vector to the next, likewise
 
     def __str__(self) -> str:
         area = self.area
@@ -264,7 +263,7 @@ class LayerCost:
         return "\n".join(lines)
 
     def _share(self, number: int, resource: Resource) -> str:
-        """Of what the device has, in per cent."""
+        """Share of the device, in per cent."""
         available = self.target.available.get(resource)
         return f" ({number / available:.0%})" if available and number else ""
 
@@ -272,11 +271,11 @@ class LayerCost:
 def layer_cost(
     emitted: EmittedUnit, target: FpgaTarget | str = "ecp5-85k", *, cache: Cache | None = None,
 ) -> LayerCost:
-    """Synthesise what ``emit_matrix``, ``emit_adders`` or ``emit_layer`` wrote.
+    """Synthesise the output of ``emit_matrix``, ``emit_adders`` or ``emit_layer``.
 
-    ``target`` is a target or its name, of the family of the unit's style; ``cache`` is where
-    results are kept, None takes :func:`~sterna.model.cache.user_cache`. ValueError if there is no
-    such target, it lacks the cells of the unit's style, or it is another kind of unit.
+    ``target`` is a target or its name, of the family of the unit's style; ``cache`` holds the
+    results, None takes :func:`~sterna.model.cache.user_cache`. ValueError if the target is unknown
+    or lacks the cells of the unit's style, or it is another kind of unit.
     """
     target = target_named(target) if isinstance(target, str) else target
     if not isinstance(emitted, EmittedUnit):

@@ -1,4 +1,4 @@
-"""What synthesis, place and route, and the cycle model say of a unit on a target."""
+"""Report of synthesis, place and route, and the cycle model for a unit on a target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Origin", "SeedRun", "SynthReport", "Usage", "part_of"]
 
 
 class Origin(enum.StrEnum):
-    """Where a figure comes from. Nothing here was measured on a board."""
+    """Origin of a figure. Nothing here was measured on a board."""
 
     MEASURED = "measured"
     """Counted or timed by Yosys or nextpnr on this very netlist."""
@@ -28,7 +28,7 @@ class Origin(enum.StrEnum):
 
 
 def part_of(block: str) -> str:
-    """The outermost instance of a block, without its number: blocks that are told together.
+    """The outermost instance of a block, without its number, for grouping blocks.
 
     >>> part_of("row12.tree"), part_of("")
     ('row', '(itself)')
@@ -38,9 +38,9 @@ def part_of(block: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How much of a resource a design needs, and the device has (None for a family).
+    """The amount of a resource that a design needs and the device has (None for a family).
 
-    ``tool`` is who counted.
+    ``tool`` is the tool that counted.
     """
 
     resource: Resource
@@ -50,7 +50,7 @@ class Usage:
 
     @property
     def share(self) -> float:
-        """What is needed, as a fraction of what there is; 0 of nothing is 0."""
+        """Needed amount as a fraction of the available amount; 0 of 0 is 0."""
         if not self.needed or self.available is None:
             return 0.0
         return self.needed / self.available if self.available else float("inf")
@@ -64,7 +64,7 @@ class SeedRun:
     fmax_mhz: float  # highest clock by nextpnr's timing analysis
     path: CriticalPath | None  # the slowest path between registers; None if nextpnr reports none
     placement: tuple[PlacedCells, ...]
-    # time that its paths have left at the clock aimed at; None if nextpnr prints none
+    # slack of its paths at the target clock; None if nextpnr prints none
     slack: SlackHistogram | None
 
 
@@ -78,28 +78,26 @@ class SynthReport:
     target: FpgaTarget
     tools: dict[str, str]  # versions of the tools, by name
     synthesis: Synthesis  # cells and memories by Yosys
-    # what the device has and the unit takes of it, by the last tool that ran
+    # resources of the device and of the unit, by the last tool that ran
     usage: tuple[Usage, ...]
     # area by instance, as a path below the unit; empty for the unit itself
     blocks: dict[str, Area]
     # what each pass over the netlist changed before nextpnr counted; none but for ECP5
     passes: dict[str, dict[str, int]] = field(default_factory=dict)
     runs: tuple[SeedRun, ...] = ()  # place and route, one for each seed; empty if it did not run
-    # clock in MHz that was expected after the placement with each seed, of which the best were
-    # routed; empty if all were
+    # clock in MHz expected after placement, by seed; only the best were routed; empty if all were
     placed_mhz: Mapping[int, float] = field(default_factory=dict)
-    aim_mhz: float | None = None  # the clock that place and route aimed at
-    required_mhz: float | None = None  # the clock that was asked for, if one was
+    aim_mhz: float | None = None  # target clock of place and route
+    required_mhz: float | None = None  # the requested clock, if any
     # products per cycle of the array; None for a unit without one
     macs_per_cycle: int | None = None
     # cycles per greedy token of all sequences together, or per frame; None if the unit is no whole
     # model
     cycles_per_token: float | None = None
     step: str = "token"  # or ``frame``
-    # which sizes were chosen for the target, and why; None if the caller gave some, or the unit's
-    # own were taken
+    # the sizes chosen for the target, and why; None if given by the caller or the unit's default
     chosen: str | None = None
-    # what the target has too little of, and what would fit; None if the unit fits
+    # the resources that the target lacks, and what would fit; None if the unit fits
     misfit: str | None = None
 
     def needed(self, resource: Resource) -> int:
@@ -107,14 +105,14 @@ class SynthReport:
 
     @property
     def lut_per_mac(self) -> float | None:
-        """LUTs of the whole unit for each product per cycle."""
+        """LUTs of the whole unit per product per cycle."""
         if self.macs_per_cycle is None:
             return None
         return self.needed(Resource.LUT) / self.macs_per_cycle
 
     @property
     def array_lut_per_mac(self) -> float | None:
-        """The same of a core's array, by Yosys' count; None for other units."""
+        """The same for a core's array, as counted by Yosys; None for other units."""
         if self.macs_per_cycle is None or "products" not in self.parts:
             return None
         return self.parts["products"].lut / self.macs_per_cycle
@@ -125,7 +123,7 @@ class SynthReport:
 
     @property
     def fmax_mhz(self) -> dict[str, float]:
-        """Least, median and largest clock of the runs; empty if there are none."""
+        """Lowest, median and highest clock of the runs; empty if there are none."""
         clocks = [run.fmax_mhz for run in self.runs]
         if not clocks:
             return {}
@@ -140,13 +138,13 @@ class SynthReport:
 
     @property
     def clock_met(self) -> bool:
-        """Whether the fastest run reaches the clock that was asked for, if one was."""
+        """Whether the fastest run reaches the requested clock, if any."""
         return (self.required_mhz is None or self.best is None
                 or self.best.fmax_mhz >= self.required_mhz)
 
     @property
     def parts(self) -> dict[str, Area]:
-        """Area by the outermost instances, those that differ by a number together."""
+        """Area by outermost instance; instances that differ only by a number are combined."""
         sums: dict[str, Area] = {}
         for path, area in self.blocks.items():
             name = part_of(path)
@@ -154,7 +152,7 @@ class SynthReport:
         return sums
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON; every figure says where it comes from."""
+        """Plain data for JSON; every figure has its origin."""
         def figure(value: object, origin: Origin, tool: str) -> dict[str, Any]:
             return {"value": value, "origin": origin.value, "by": tool}
 

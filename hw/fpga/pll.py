@@ -1,4 +1,4 @@
-"""Settings of a PLL: what it makes of a crystal, and the errors of those that cannot be had."""
+"""PLL settings for a crystal, and errors for unreachable frequencies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ MHZ = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Pll:
-    """Settings of a PLL by the names of its cell's parameters, and the frequencies they give.
-
-    The oscillator is the one inside.
-    """
+    """PLL settings by cell parameter, and the resulting output and internal oscillator (VCO)."""
 
     settings: Mapping[str, int]
     output_hz: Fraction
@@ -28,7 +25,7 @@ def within(value: Fraction | int, limits: tuple[int, int]) -> bool:
 
 
 def check_range(name: str, hz: int, limits: tuple[int, int]) -> None:
-    """Refuse a frequency outside of the limits."""
+    """Raise ValueError if a frequency is outside the limits."""
     if not within(hz, limits):
         raise ValueError(
             f"the {name} must be from {limits[0] / MHZ:g} to {limits[1] / MHZ:g} MHz for the "
@@ -36,7 +33,7 @@ def check_range(name: str, hz: int, limits: tuple[int, int]) -> None:
 
 
 def exactly(wanted: int, plls: Sequence[Pll]) -> list[Pll]:
-    """The settings of that output frequency; ValueError with the nearest ones if none has it."""
+    """The PLLs with exactly that output; ValueError with the nearest frequencies if none."""
     found = [pll for pll in plls if pll.output_hz == wanted]
     if not found:
         reachable = {pll.output_hz for pll in plls}

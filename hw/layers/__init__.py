@@ -1,1 +1,1 @@
-"""Verilog of a ternary matrix or layer of one's own: from plain arrays, without a model."""
+"""Verilog of user-defined ternary matrices and layers: from plain arrays, without a model."""

@@ -1,4 +1,4 @@
-"""A fixed ternary matrix as adders, which share the sums that its rows have in common."""
+"""A fixed ternary matrix as adders, with common subexpressions shared among its rows."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _VECTORS = 20
 
 @dataclass(frozen=True, slots=True)
 class AdderPlan:
-    """How the rows of a matrix are added up.
+    """The adders for the rows of a matrix.
 
     Values are numbered: first those of the columns, then ``sums``, each ``sign * a + sign * b`` of
-    two earlier ones: ``(a, sign, b, sign)``, the last sign 0 where -a is all. ``rows`` are values,
+    two earlier ones: ``(a, sign, b, sign)``, with the last sign 0 for just -a. ``rows`` are values,
     None for a row of zeros.
     """
 
@@ -45,7 +45,7 @@ class AdderPlan:
 
     @property
     def depths(self) -> list[int]:
-        """Adders one after the other before each value."""
+        """Adder depth of each value."""
         depths = [0] * self.columns
         for a, _, b, _ in self.sums:
             depths.append(max(depths[a], depths[b]) + 1)
@@ -53,7 +53,7 @@ class AdderPlan:
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """The least and the largest that each value can be: no input is in a sum twice."""
+        """Minimum and maximum of each value: no input is in a sum twice."""
         least = -1 << _ACT_BITS - 1
         ranges = [(least, ~least)] * self.columns
         for a, of_a, b, of_b in self.sums:
@@ -66,9 +66,9 @@ class AdderPlan:
 def plan_adders(weights: np.ndarray) -> AdderPlan:
     """Share sums among the rows of ``weights [rows, columns]`` of -1, 0 and 1.
 
-    Greedily: the two values that most rows have, with the same signs or with opposite ones, become
-    one, again and again, the shallowest where several are as frequent (common subexpressions of two
-    terms: Hartley, 1996). What is left of a row is added up the shallowest first.
+    Greedy: the pair of values shared by most rows, with equal or with opposite signs, is replaced
+    by one value, repeatedly; ties go to the shallowest pair (two-term common subexpressions:
+    Hartley, 1996). The remaining terms of a row are added shallowest first.
     """
     columns = weights.shape[1]
     terms = np.array(weights, dtype=np.int32)
@@ -80,7 +80,7 @@ def plan_adders(weights: np.ndarray) -> AdderPlan:
         depths.append(max(depths[a], depths[b]) + 1)
         return len(depths) - 1
 
-    # Rows in which a pair has the same signs, less those with opposite ones; and rows that have it.
+    # Rows with equal signs of a pair minus rows with opposite ones; and rows with the pair.
     signed_pairs, pairs = terms.T @ terms, abs(terms).T @ abs(terms)
     while True:
         most = np.triu(pairs + abs(signed_pairs), 1) // 2
@@ -139,9 +139,9 @@ class AdderParams:
 
 
 class Adders(wiring.Component):
-    """A fixed ternary matrix times vectors of 8-bit activations, one in each cycle.
+    """A fixed ternary matrix times vectors of 8-bit activations, one per cycle.
 
-    There is a register behind each adder. All of it waits while a result does.
+    Each adder has an output register. The whole pipeline stalls while a result waits.
 
     Members
     -------
@@ -169,7 +169,7 @@ class Adders(wiring.Component):
         plan, latency, depths = self.plan, self.params.latency, self.plan.depths
         advance = advance_of(self.sums)
         steps = Pipeline(m, advance)
-        # Each value as it is made, and one, two, ... steps later.
+        # Each value when computed, and one, two, ... steps later.
         ages: list[list[Value]] = [[each] for each in self.acts.payload.q]
 
         def at(value: int, depth: int) -> Value:
@@ -207,11 +207,11 @@ def adders_component(weights: Ternary) -> Adders:
 def emit_adders(
     weights: Ternary, folder: str | Path, *, name: str = "ternary_adders", axis: bool = False,
 ) -> EmittedUnit:
-    """Write Verilog that multiplies an int8 vector with a fixed, small ternary matrix every cycle.
+    """Write Verilog that multiplies an int8 vector by a fixed, small ternary matrix every cycle.
 
-    Where a weight is zero nothing is added, and what several rows add up is added up once: the
-    matrix is in the adders, not in a memory. Stream ``acts`` in: ``q``, all columns; stream
-    ``sums`` out: ``sum``, the exact dot products of all rows.
+    Zero weights need no adder, and sums common to several rows are computed once: the matrix is in
+    the adders, not in a memory. Stream ``acts`` in: ``q``, all columns; stream ``sums`` out:
+    ``sum``, the exact dot products of all rows.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def _checked(weights: Ternary) -> np.ndarray:
 
 
 def _vectors(weight: np.ndarray, ports: UnitPorts) -> Vectors:
-    """Random activations, and for each of some rows those that give its least and largest sum."""
+    """Random activations, and those that give the least and largest sums of some rows."""
     rng = np.random.default_rng(0)
     random = rng.integers(-128, 128, (_VECTORS, weight.shape[1]))
     extremes = np.where(weight[:_VECTORS] > 0, 127, -128)

@@ -1,4 +1,4 @@
-"""Cycles of a unit of matrices, or of a layer, exact as long as nothing waits outside of it."""
+"""Cycles of a unit of matrices, or of a layer, exact as long as its ports never stall."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sterna.model.quantized.plan import StageKind, StagePlan
 
 __all__ = ["UnitCycles", "frame_cycles", "result_times", "unit_cycles"]
 
-_STEADY = 8     # vectors that tell the rate, and as many before them
+_STEADY = 8     # vectors that determine the rate, after as many others
 
 
 @dataclass(frozen=True, slots=True)
 class UnitCycles:
-    """How long a vector takes when nothing waits outside of the unit.
+    """Cycles of a vector if the ports never stall.
 
-    ``latency``: from its first word taken to its last word of results offered, with several
-    sequences those of all of them. ``period``: from one vector to the next in the long run.
+    ``latency``: from its first word taken to its last word of results offered; with several
+    sequences, of all their vectors. ``period``: between vectors in steady state.
     """
 
     latency: int
@@ -31,7 +31,7 @@ class UnitCycles:
 
 
 class _Unit(Machine):
-    """What both units have alike: when words of results are there."""
+    """Common part of both units: when result words are ready."""
 
     def __init__(self, params: LayerParams, lanes: int) -> None:
         super().__init__(params, params.placed)
@@ -39,7 +39,7 @@ class _Unit(Machine):
         self.times: list[int] = []
 
     def give_head(self, phase: int, sequence: int, last: bool) -> None:
-        # The sums of a residual stream leave two cycles after what is added.
+        # The sums of a residual stream leave two cycles after the addends.
         way = self.post.latency + 2 * (self.program[-1].kind is StageKind.LAST)
         self.later(way + 2, self.post.gone)
         self.times.append(self.cycle + way + 2)
@@ -48,7 +48,7 @@ class _Unit(Machine):
 
     @abstractmethod
     def release(self, phase: int) -> None:
-        """The results of a phase are out: its vectors may come."""
+        """The results of a phase are out: it may take vectors."""
 
 
 class _Matrices(_Unit):
@@ -61,7 +61,7 @@ class _Matrices(_Unit):
         self.busy[phase] = False
 
     def run(self, matrices: list[int]) -> list[int]:
-        """The cycles in which words of results are offered, for vectors one after the other."""
+        """Return the cycles in which result words are offered, for consecutive vectors."""
         params, coming = self.params, list(matrices)
         expected = sum(self.program[each].groups * params.row_beats for each in matrices)
         per_tile = params.cols // params.quant_lanes
@@ -105,7 +105,7 @@ class _Layer(_Unit):
                 self.rest()
         self.own = self.words[0]
         self.total = params.vector_beats
-        # From the last word to its vector's largest magnitude.
+        # Cycles from the last word to its vector's largest magnitude.
         self.way = params.frame_steps + (params.post_lanes - 1).bit_length()
         self.loaded = [False] * params.sequences
         self.word = 0
@@ -115,7 +115,7 @@ class _Layer(_Unit):
         self.loaded[phase * batch:(phase + 1) * batch] = [False] * batch
 
     def run(self, sequences: list[int]) -> list[int]:
-        """As of :class:`_Matrices`, for vectors of these sequences."""
+        """As in :class:`_Matrices`, for vectors of these sequences."""
         params, coming = self.params, list(sequences)
         expected = len(coming) * self.program[-1].groups * params.row_beats
         while len(self.times) < expected:
@@ -141,7 +141,7 @@ class _Layer(_Unit):
         self.loaded[number] = True
 
     def _step_phase(self, index: int) -> bool:
-        """Whether a phase asks for its next stage."""
+        """Step a phase; return whether it requests its next stage."""
         phase = self.phases[index]
         if phase.complete != self.params.batch:
             return phase.waits
@@ -155,11 +155,11 @@ def result_times(
     params: LayerParams, vectors: list[int], memory: MemoryTiming | None = None, *,
     rested: bool = True,
 ) -> list[int]:
-    """The cycles in which words of results are offered, from the first word taken on.
+    """Return the cycles in which result words are offered, counted from the first word taken.
 
-    ``vectors``: one after the other, each the index of its matrix; of a layer each the number of
-    its sequence, which take turns. ``memory`` is behind the port, if there is one, and all that
-    there is room for has been read ahead, or nothing if the unit has not ``rested``.
+    ``vectors``: consecutive ones, each the index of its matrix; for a layer, the number of its
+    sequence, which take turns. ``memory`` is behind the port, if there is one; as much as there is
+    room for has been prefetched, or nothing if the unit has not ``rested``.
     """
     if params.limits.normalizes:
         return _Layer(params, memory, rested=rested).run(vectors)
@@ -170,15 +170,15 @@ def result_times(
 def unit_cycles(
     params: LayerParams, memory: MemoryTiming | None = None,
 ) -> tuple[UnitCycles, ...]:
-    """Those of each matrix, or of a layer."""
+    """Cycles of each matrix, or of a layer."""
     found = []
     matrices = range(len(params.limits.program))
     for matrix in [0] if params.limits.normalizes else matrices:
         turn = list(range(params.sequences)) if params.limits.normalizes else [matrix]
-        # What is read ahead would hide for many vectors that a memory is slow.
+        # Prefetched words would hide a slow memory for many vectors.
         times = result_times(params, turn * 2 * _STEADY, memory, rested=False)
         ends = times[len(times) // (2 * _STEADY) - 1::len(times) // (2 * _STEADY)]
-        # Two vectors may be under way: of two ends that follow each other the spaces may differ.
+        # Two vectors may be in flight, so the spacing of consecutive ends may alternate.
         first = result_times(params, turn, memory)[-1] if params.port_bits else ends[0]
         found.append(UnitCycles(first, (ends[-1] - ends[_STEADY - 1]) / _STEADY / len(turn)))
     return tuple(found)
@@ -187,12 +187,12 @@ def unit_cycles(
 def frame_cycles(
     params: LayerParams, plans: Sequence[StagePlan], memory: MemoryTiming | None = None,
 ) -> TokenCycles:
-    """Where the cycles of a frame of a network go, frame after frame; ``plans`` are its stages."""
+    """Uses of the cycles of a frame of a network in steady state; ``plans`` are its stages."""
     unit = _Layer(params, memory)
     turns, words = 2 * _STEADY, params.words_out(len(unit.program) - 1) * params.sequences
     times = unit.run(list(range(params.sequences)) * turns)
     unit.products.decide(0)
-    # Not to the end: a result is known of before the cycle in which it is there.
+    # Not to the end: a result is recorded before the cycle in which it is offered.
     begin, end = (times[turn * words - 1] for turn in (_STEADY - 1, turns - 1))
     uses = unit.result.uses(begin, end)
     places = {id(stage): index for index, stage in enumerate(unit.program)}

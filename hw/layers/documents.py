@@ -1,4 +1,4 @@
-"""What the folder of a matrix or layer says, and the words of the test that it carries."""
+"""Texts of the folder of a matrix or layer, and the words of its test."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = [
     "vector_values"]
 
 _MOST_VALUES = 6000
-"""Values sent and expected in a phase after which no further vector is added."""
+"""No further vector is added to a phase with so many values sent and expected."""
 
 
 def act_values(params: LayerParams, acts: np.ndarray, matrix: int = 0) -> dict[str, np.ndarray]:
-    """Fields of the words of ``acts`` that bring a vector, by name.
+    """Fields of the words of ``acts`` for a vector, by name.
 
-    ``acts`` are integers ``[columns]``; the last word is filled up with zeros.
+    ``acts`` are integers ``[columns]``; the last word is padded with zeros.
     """
     words = _words(acts, params.quant_lanes)
     return {"q": words, **_index(params.matrix_field, matrix, len(words))}
@@ -39,9 +39,9 @@ def act_values(params: LayerParams, acts: np.ndarray, matrix: int = 0) -> dict[s
 def vector_values(
     params: LayerParams, x: np.ndarray, *, start: bool = False, sequence: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Fields of the words of ``vectors`` that bring a vector, by name.
+    """Fields of the words of ``vectors`` for a vector, by name.
 
-    ``x`` are integers ``[columns]``; ``start`` says that it begins a sequence.
+    ``x`` are integers ``[columns]``; with ``start`` the vector begins a sequence.
     """
     words = _words(x, params.post_lanes)
     return {"x": words, **({"start": np.full(len(words), start)} if params.has_state else {}),
@@ -51,9 +51,9 @@ def vector_values(
 def result_values(
     params: LayerParams, results: np.ndarray, index: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Fields of the words of ``sums`` or ``results`` that bring ``results [rows]``, by name.
+    """Fields of the words of ``sums`` or ``results`` for ``results [rows]``, by name.
 
-    ``index``: of the matrix, or of a layer the sequence.
+    ``index``: of the matrix or, for a layer, of the sequence.
     """
     limits = params.limits
     words = _words(results, params.rows).reshape(-1, params.post_lanes)
@@ -67,7 +67,7 @@ def _index(field: Mapping[str, Shape], index: int, words: int) -> dict[str, np.n
 
 
 def matrix_vectors(layers: Sequence[MatrixLayer], emitted: EmittedUnit) -> Vectors:
-    """Every matrix with random activations, and as many as fit with extreme ones."""
+    """Test every matrix with random activations, and as many as fit with extreme ones."""
     params, ports = emitted.params, UnitPorts.of(emitted.manifest)
     rng = np.random.default_rng(0)
     out = "results" if params.limits.requantizes else "sums"
@@ -91,8 +91,8 @@ def matrix_vectors(layers: Sequence[MatrixLayer], emitted: EmittedUnit) -> Vecto
 
 
 def layer_vectors(layer: Layer, emitted: EmittedUnit) -> Vectors:
-    """Random vectors that begin anew once, with a silent and an extreme one among them, for each
-    sequence."""
+    """Random vectors for each sequence, restarted once, including an all-zero and an extreme
+    one."""
     params, ports = emitted.params, UnitPorts.of(emitted.manifest)
     rng = np.random.default_rng(0)
     limit = 1 << (layer.bits - 1)
@@ -121,8 +121,8 @@ def layer_vectors(layer: Layer, emitted: EmittedUnit) -> Vectors:
 def result_words(
     params: LayerParams, fields: Fields, results: Sequence[tuple[int, np.ndarray]],
 ) -> list[int]:
-    """Words of ``results`` after a round of all sequences, each with its results: the sequences of
-    a phase take turns, a group of rows each."""
+    """Words of ``results`` for the results of each sequence in a round: the sequences of a phase
+    take turns, a group of rows each."""
     words: list[int] = []
     for first in range(0, params.sequences, params.batch):
         each = [pack_words(fields, result_values(params, y, sequence))
@@ -134,13 +134,13 @@ def result_words(
 
 
 def _words(values: np.ndarray, size: int) -> np.ndarray:
-    """A vector cut into words of ``size`` values, the last one filled up with zeros."""
+    """Split a vector into words of ``size`` values, the last one padded with zeros."""
     return np.pad(values, (0, -len(values) % size)).reshape(-1, size)
 
 
 def patience(emitted: EmittedUnit) -> int:
-    """Cycles without a transfer that count as a hang: pauses make every cycle some longer, and
-    an image is read before anything else."""
+    """Cycles without a transfer that count as a hang, allowing for pauses and for the initial read
+    of an image."""
     image = 1 << emitted.params.address_bits if emitted.params.port_bits else 0
     return 2000 + 8 * (image + max(each["latency"] for each in emitted.manifest["cycles"]))
 

@@ -1,4 +1,4 @@
-"""Emitting ternary matrices and layers of one's own as folders of Verilog."""
+"""Emit user-defined ternary matrices and layers as folders of Verilog."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ __all__ = [
     "matrix_component", "plan_matrices", "sha256_of"]
 
 _ROWS, _COLS, _LANES = 8, 128, 8
-"""Sizes unless told otherwise; a smaller matrix gets a smaller array."""
+"""Default sizes; a smaller matrix gets a smaller array."""
 
 
 def _sizes(
     shapes: Sequence[tuple[int, int]], rows: int | None, cols: int | None, lanes: int | None,
     style: str,
 ) -> dict[str, Any]:
-    """Sizes for matrices of these shapes; None stands for what suits them."""
+    """Sizes for matrices of these shapes; None chooses a suitable one."""
     most_rows, most_columns = (max(sizes) for sizes in zip(*shapes, strict=True))
     if rows is None:
         rows = 1 << min(most_rows, _ROWS).bit_length() - 1
@@ -101,7 +101,7 @@ def plan_matrices(
         replace(S16, logit=output),
         tuple(StageLimits(StageKind.HEAD, 1, *shape) for shape in shapes),
         _shifts(projections), normalizes=False, requantizes=formats != {None})
-    # Two vectors at a time, one of which comes in while the other is multiplied.
+    # Two vectors at a time: one is loaded while the other is multiplied.
     params = LayerParams(limits, sequences=2, **sizes)
     return params, _packed(params, [[each] for each in projections])
 
@@ -138,7 +138,7 @@ def _frame(layer: Layer) -> FrameConstants | None:
 def layer_image(layer: Layer, params: LayerParams) -> ProgramImage:
     """The weights of a layer as the words of a unit's memories.
 
-    Raises ValueError, with what differs, if the unit does not take this layer.
+    Raises ValueError, naming the difference, if the unit does not fit this layer.
     """
     matrices, own, limits = layer.matrices(), _limits(layer), params.limits
     (low, high), shifts = limits.shifts, own.shifts
@@ -155,9 +155,9 @@ def layer_image(layer: Layer, params: LayerParams) -> ProgramImage:
 
 
 def layer_design(layer: Layer, params: LayerParams, name: str) -> UnitDesign:
-    """What the folder of a layer holds; ``name`` is that of its module.
+    """Design the folder of a layer; ``name`` is the module's.
 
-    With ``port_bits`` it has the words of the memory behind the port, and no test of its own.
+    With ``port_bits`` it has the words of the memory behind the port, and no test.
     """
     cycles, image = unit_cycles(params), layer_image(layer, params)
     return UnitDesign(
@@ -192,10 +192,10 @@ def emit_matrix(
     lanes: int | None = None, style: str = "generic", name: str = "ternary_matrix",
     axis: bool = False,
 ) -> EmittedUnit:
-    """Write Verilog that multiplies int8 vectors with a ternary matrix, or with several.
+    """Write Verilog that multiplies int8 vectors by one or several ternary matrices.
 
-    Stream ``acts`` in: ``q``, ``lanes`` signed 8-bit activations a word, a vector in
-    ``ceil(columns / lanes)`` words. Stream ``sums`` out: ``sum``, some exact dot products a word,
+    Stream ``acts`` in: ``q``, ``lanes`` signed 8-bit activations per word, a vector in
+    ``ceil(columns / lanes)`` words. Stream ``sums`` out: ``sum``, some exact dot products per word,
     ``last`` with the last word of a vector. With ``output`` it is called ``results`` and has
     ``y``. With several matrices both have ``matrix``, the index.
 
@@ -215,11 +215,11 @@ def emit_matrix(
     lanes
         Activations per word of ``acts``, a power of two that divides ``cols``; None for up to 8.
     style
-        What the array is built of: ``generic``, ``ecp5-chain`` or ``xc7-pair``.
+        Implementation of the array: ``generic``, ``ecp5-chain`` or ``xc7-pair``.
     name
         Name of the Verilog module.
     axis
-        Whether to write AXI4-Stream ports around it, too.
+        Whether to add a wrapper with AXI4-Stream ports.
 
     Returns
     -------
@@ -260,20 +260,19 @@ def emit_layer(
     port_bits: int = 0, name: str | None = None, axis: bool = False,
 ) -> EmittedUnit:
     """Write Verilog of a layer, or of a network of layers: norms and 8-bit quantisation, ternary
-    matrices, scales and biases, and what is between.
+    matrices, scales and biases, and everything in between.
 
-    Stream ``vectors`` in: ``x``, some signed channels a word in the bits of the widest vector of
-    the profile (16 of S16, 12 of C12), or in 16 bits where an ``InputLayer`` comes first; with an
-    MLGRU also ``start``. Stream ``results`` out:
-    ``y``, as many channels a word in format ``output``, and ``last``. With several sequences both
-    have ``sequence``.
+    Stream ``vectors`` in: ``x``, some signed channels per word in the bits of the widest vector of
+    the profile (16 of S16, 12 of C12), or in 16 bits if an ``InputLayer`` is first; with an MLGRU
+    also ``start``. Stream ``results`` out: ``y``, as many channels per word in format ``output``,
+    and ``last``. With several sequences both have ``sequence``.
 
     Parameters
     ----------
     layer_or_weights
         The weights of a BitLinear, ``[rows, columns]`` or a ``TernaryMatrix``; or a layer of
-        :mod:`sterna.model.layers`, such as a ``SequentialLayer`` of others. Residuals may not be
-        within each other. States of MLGRUs live inside.
+        :mod:`sterna.model.layers`, such as a ``SequentialLayer`` of others. Residuals must not be
+        nested. The states of MLGRUs are kept inside.
     folder
         Where to write.
     profile
@@ -282,8 +281,8 @@ def emit_layer(
     output
         Format of its results, 2 to 23 bits; None for ``profile.z``.
     sequences
-        Vectors that are worked on together, each of a sequence of its own, a power of two up to 64:
-        with two or more one half is normalised while the other is multiplied.
+        Vectors processed together, each of a separate sequence, a power of two up to 64: with two
+        or more, one half is normalised while the other is multiplied.
     rows, cols, lanes
         Size of the array, as for :func:`emit_matrix`, and elements quantised per cycle.
     style, axis
@@ -292,8 +291,8 @@ def emit_layer(
         For a small device: a norm that divides a bit per cycle, a table of silu where the formats
         allow one, short queues.
     port_bits
-        Bits of a port through which the weights come from a memory, whose words the folder then
-        has in ``image.hex``; 0 for ROMs.
+        Bits of a port to a memory with the weights, with its words in ``image.hex`` of the folder;
+        0 for ROMs.
     name
         Name of the Verilog module; None for ``bitlinear``, ``mlgru``, ``glu`` or ``network``.
 
@@ -305,8 +304,8 @@ def emit_layer(
     ------
     ValueError
         If the weights are not ternary, the scale cannot be represented, formats are given for
-        a layer, the layers stand in an order that no unit computes, a size does not fit, or the
-        folder is refused.
+        a layer, no unit supports the order of the layers, a size does not fit, or the folder is
+        refused.
     OSError
         If the folder cannot be written.
     """

@@ -1,4 +1,4 @@
-"""What a network over a sensor begins with: offsets and powers of two, and a channel of ones."""
+"""Input scaling of a network over frames: offsets, powers of two, and a channel of ones."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ __all__ = ["FrameScaler"]
 
 
 class FrameScaler(wiring.Component):
-    """The values of :class:`~sterna.model.quantized.records.Input`, a word a cycle.
+    """The values of :class:`~sterna.model.quantized.records.Input`, one word per cycle.
 
     Members
     -------
     word : ``In``
-        Which word of the frame it is.
+        Index of the word in the frame.
     x : ``In(ArrayLayout(signed(FRAME_BITS), post_lanes))``
     y : ``Out(ArrayLayout(signed(profile.x.bits), post_lanes))``
-        ``FRAME_STEPS`` cycles later; 0 behind the channel of ones.
+        ``FRAME_STEPS`` cycles later; 0 after the channel of ones.
     """
 
     def __init__(self, params: LayerParams) -> None:
         self.params, constants = params, params.frame
         assert constants is not None
         fmt, lanes = params.profile.x, params.post_lanes
-        # Whatever comes behind the channels counts as 0, and 0 minus this offset is one.
+        # Inputs after the channels count as 0, and 0 minus this offset is one.
         self._offsets = [*constants.offset, -1 << fmt.frac]
         self._shifts = [*constants.shift, 0]
         super().__init__({
@@ -48,7 +48,7 @@ class FrameScaler(wiring.Component):
         word, words = steps.register(self.word, "word"), range(1 << len(self.word))
         for lane in range(self.params.post_lanes):
             def at(values: Sequence[int], index: int, lane: int = lane) -> int:
-                """Of the channel that this lane has of a word."""
+                """Return the value for this lane's channel in a word."""
                 place = index * self.params.post_lanes + lane
                 return values[place] if place < len(values) else 0
 

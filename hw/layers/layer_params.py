@@ -1,4 +1,4 @@
-"""What a unit of matrices, or of a layer, is made for: its program, and the sizes of its parts."""
+"""Geometry of a unit of matrices, or of a layer: its program and the sizes of its parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRAME_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class FrameConstants:
-    """What is subtracted from each channel, and by how many bits the difference is shifted."""
+    """Offset subtracted from each channel, and right shift of the difference in bits."""
 
     offset: tuple[int, ...]
     shift: tuple[int, ...]
@@ -32,13 +32,13 @@ class LayerParams(Geometry):
     """Geometry of a :class:`~sterna.hw.layers.units.LayerUnit` or ``MatrixUnit``.
 
     ``limits.profile.logit`` is the format of its results. The stages of the program are in order,
-    one by one; those of a ``MatrixUnit`` are independent matrices, of which two vectors are worked
-    on at a time: its phases.
+    one by one; those of a ``MatrixUnit`` are independent matrices, which process two vectors at a
+    time: its phases.
     """
 
     what = "layer or network"
 
-    frame: FrameConstants | None = None  #: None if vectors come for a norm as they are
+    frame: FrameConstants | None = None  #: None if vectors go to the norm unscaled
 
     @classmethod
     def parsed(cls, name: str, value: Any) -> Any:
@@ -48,7 +48,7 @@ class LayerParams(Geometry):
 
     @property
     def placed(self) -> list[Stage]:
-        """The stages, whose matrices have the names of :meth:`matrix_name`."""
+        """The stages, with matrices named by :meth:`matrix_name`."""
         return place_stages([
             StagePlan(each.kind, tuple(self.matrix_name(index, slot)
                                        for slot in range(each.slots)), each.rows, each.columns)
@@ -56,7 +56,7 @@ class LayerParams(Geometry):
 
     @property
     def channels(self) -> int:
-        """Numbers of a frame; 0 if vectors are none."""
+        """Channels of a frame; 0 if vectors are not frames."""
         return len(self.frame.offset) if self.frame else 0
 
     @property
@@ -73,21 +73,21 @@ class LayerParams(Geometry):
         return any(each.kind is StageKind.MLGRU for each in self.limits.program)
 
     def words_in(self, stage: int, lanes: int) -> int:
-        """Words of so many channels that bring the vector of a stage."""
+        """Words of ``lanes`` channels in the vector of a stage."""
         return -(-(self.channels or self.limits.program[stage].columns) // lanes)
 
     @property
     def vector_beats(self) -> int:
-        """Words of ``post_lanes`` channels of a vector, filled up to whole chunks."""
+        """Words of ``post_lanes`` channels of a vector, padded to whole chunks."""
         return self.placed[0].chunks * self.quant_lanes // self.post_lanes
 
     @property
     def frame_steps(self) -> int:
-        """Cycles that a vector takes before its norm."""
+        """Cycles of a vector before its norm."""
         return FRAME_STEPS if self.channels else 0
 
     def words_out(self, stage: int) -> int:
-        """Words that bring the results of a stage."""
+        """Words in the results of a stage."""
         return self.placed[stage].groups * self.row_beats
 
     # Payloads ----------------------------------------------------------------------
@@ -118,7 +118,7 @@ class LayerParams(Geometry):
             **({"start": 1} if self.has_state else {}), **self.sequence_field})
 
     def result_layout(self, name: str, field: dict[str, Shape]) -> StructLayout:
-        """Payload of ``sums`` or ``results``, whose values have this name."""
+        """Payload of ``sums`` or ``results``, with values of this name."""
         return StructLayout({
             name: ArrayLayout(signed(self.profile.logit.bits), self.post_lanes), "last": 1,
             **field})

@@ -20,7 +20,7 @@ __all__ = ["NETWORK", "network_image"]
 def network_params(
     model: QuantizedModel, *, quant_lanes: int | None = None, **sizes: Any,
 ) -> LayerParams:
-    """Parameters for a model; :func:`~sterna.hw.layers.emit.emit_layer` says what each size is."""
+    """Parameters for a model; see :func:`~sterna.hw.layers.emit.emit_layer` for the sizes."""
     return layer_params(NetworkLayer(model), lanes=quant_lanes, **sizes)
 
 

@@ -1,4 +1,4 @@
-"""Units of one's own: ternary matrices alone, and a layer behind a norm, as programs."""
+"""User-defined units: ternary matrices alone, and a layer with a norm, as programs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["LayerUnit", "MatrixUnit"]
 class MatrixUnit(wiring.Component):
     """Ternary matrices times vectors of 8-bit activations.
 
-    A vector comes in while the one before it is multiplied: the two phases take turns.
+    A vector is loaded while the one before it is multiplied: the two phases take turns.
 
     Members
     -------
     acts : ``In(stream.Signature(params.acts_layout))``
-        ``q`` of each lane and, if there are several matrices, ``matrix``, which is read with
-        the first word of a vector.
+        ``q`` of each lane and, if there are several matrices, ``matrix``, read with the first
+        word of a vector.
     sums, or results : ``Out(stream.Signature(params.result_layout(...)))``
         ``sum``, or ``y``, of each row; ``last`` with the last word and, if there are several
         matrices, ``matrix``.
@@ -70,7 +70,7 @@ class MatrixUnit(wiring.Component):
                 m.d.sync += [tile.eq(0), loading.eq(~loading),
                              busy.bit_select(loading, 1).eq(1)]
 
-        # The job comes with the first word, which goes to the array a cycle later.
+        # The first word starts the job; it goes to the array a cycle later.
         begins = Signal()
         m.d.comb += begins.eq(taken & first)
         path.queue_jobs(m, begins, loading)
@@ -96,7 +96,7 @@ class MatrixUnit(wiring.Component):
             matrices = [Signal.like(kept, name=f"matrix{phase}") for phase in range(2)]
             with m.If(begins):
                 m.d.sync += [kept.eq(matrix), Array(matrices)[loading].eq(matrix)]
-        # The scale of a matrix is a constant, known as its vector begins.
+        # The scale of a matrix is a constant, known when its vector begins.
         m.d.comb += [
             post.scaled.eq(begins), post.scaled_phase.eq(loading),
             post.scales_valid.eq(scales), post.scales.phase.eq(late.phase),
@@ -116,7 +116,7 @@ class MatrixUnit(wiring.Component):
 class LayerUnit(wiring.Component):
     """A layer of :mod:`sterna.model.layers`, or a network of them, bit for bit.
 
-    The vectors of the sequences of a phase are worked on together, once all of them have come.
+    The vectors of the sequences of a phase are processed together, once all have been loaded.
 
     Members
     -------
@@ -130,8 +130,8 @@ class LayerUnit(wiring.Component):
     taps : ``Out(trace_layout(params))``, with a trace
         Every intermediate vector.
     reads, data, failed, status
-        With a port, of :class:`~sterna.hw.core.image.reader.ImageReader`: vectors are taken and
-        results given while the status is ``RUNNING``.
+        With a port, of :class:`~sterna.hw.core.image.reader.ImageReader`: vectors are accepted and
+        results output while the status is ``RUNNING``.
     """
 
     def __init__(self, params: LayerParams, image: ProgramImage) -> None:
@@ -146,7 +146,7 @@ class LayerUnit(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         params, path = self.params, self.path
-        loaded = Signal(params.sequences)   # vectors that are there, or worked on
+        loaded = Signal(params.sequences)   # vectors that are loaded or being processed
         path.add(m, self._load(m, loaded))
         tag, values, leaves = path.leaving()
         word = Signal(self.results.payload.shape())
@@ -180,7 +180,7 @@ class LayerUnit(wiring.Component):
         return m
 
     def _load(self, m, loaded):
-        """Take vectors, and fill them up with zeros to whole chunks; return for each phase the
+        """Load vectors and pad them with zeros to whole chunks; return, for each phase, the
         elements, and whether they are valid."""
         params, vectors = self.params, self.vectors
         own = params.words_in(0, params.post_lanes)

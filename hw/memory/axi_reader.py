@@ -1,4 +1,4 @@
-"""Linear reads as bursts on AXI4, from a clock of their own if need be."""
+"""Linear reads as bursts on AXI4, optionally in a separate clock domain."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sterna.model.checks import check_whole
 
 __all__ = ["AxiReadParams", "AxiReader"]
 
-_PAGE_BYTES = 4096      # a burst crosses no boundary of so many
+_PAGE_BYTES = 4096      # a burst crosses no such boundary
 _MOST_BEATS = 256       # of a burst
 _INCREMENTING = 1
-_CROSSING_WORDS = 32    # between two clocks
+_CROSSING_WORDS = 32    # depth of the queue between two clocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class AxiReadParams:
 
     data_bits: int  #: 32 to 512, a power of two
     address_bits: int = 32
-    outstanding: int = 16  #: bursts whose words have not all come
-    id_bits: int = 1  #: every burst has ID 0, so that words come in order
+    outstanding: int = 16  #: most bursts with words still to arrive
+    id_bits: int = 1  #: every burst has ID 0, so words arrive in order
     own_clock: bool = False  #: the bus runs on the clock of domain ``axi``
 
     def __post_init__(self) -> None:
@@ -44,30 +44,30 @@ class AxiReadParams:
 
     @property
     def beats(self) -> int:
-        """Most beats of a burst, which lie in as much memory and begin at a multiple of it."""
+        """Most beats of a burst, which crosses no multiple of their size."""
         return min(_PAGE_BYTES // (self.data_bits // 8), _MOST_BEATS)
 
 
 class AxiReader(wiring.Component):
-    """Makes bursts of linear reads.
+    """Splits linear reads into bursts.
 
-    Words are taken as they come, so there must be room for all that was asked for, or the bus
-    waits. With a clock of its own the part that speaks AXI is in the clock domain ``axi``, whose
-    reset goes together with that of the other one.
+    Words are passed on as they arrive: the bus waits unless there is room for all requested words.
+    With ``own_clock`` the AXI part is in the clock domain ``axi``; both domains must be reset
+    together.
 
     Members
     -------
     reads : ``In(stream.Signature(StructLayout))``
-        ``count`` words from word ``address`` on.
+        ``count`` words starting at word ``address``.
     data : ``Out(stream.Signature(data_bits))``
     base : ``In(address_bits)``
-        Address of word 0 in bytes, a multiple of 4096; steady while there are reads.
+        Address of word 0 in bytes, a multiple of 4096; stable during reads.
     failed : ``Out(1)``
-        A word came with an error, since the reset.
+        A word has arrived with an error since the reset.
     idle : ``Out(1)``
-        All words that were asked for have been taken.
+        All requested words have been taken.
     m_axi_ar..., m_axi_r...
-        AXI4, without the signals that such a read does not need.
+        AXI4, without the signals that such reads do not need.
     """
 
     def __init__(self, params: AxiReadParams, count_bits: int) -> None:
@@ -88,7 +88,7 @@ class AxiReader(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # Requests wait in front of the bursts, too.
+        # Also counts requests queued before the bursts.
         due = Signal(len(self.reads.payload.count) + 3)
         more = Mux(self.reads.valid & self.reads.ready, self.reads.payload.count, 0)
         m.d.sync += due.eq(due + more - (self.data.valid & self.data.ready))

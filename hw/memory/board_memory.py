@@ -1,4 +1,4 @@
-"""What the memories of some boards give to linear reads, by public figures."""
+"""Linear read bandwidths of the memories of some boards, from public figures."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BOARD_BANDWIDTHS: Mapping[str, float] = MappingProxyType({
     # HBM2: the efficiency is fitted to TerEffic, arXiv 2502.16473.
     "u280": 460 * 0.83,
 })
-"""10^9 bytes per second by the name of a board."""
+"""10^9 bytes per second by board name."""
 
 
 def narrowest_port(bandwidth: float, clock_mhz: float) -> int:
-    """Bits of the narrowest port, from 16 on, that takes so many 10^9 bytes per second at a
-    clock."""
+    """Bits of the narrowest port, at least 16, that takes a bandwidth in 10^9 bytes per second at
+    a clock."""
     bits = 16
     while bits * clock_mhz < 8000 * bandwidth:
         bits *= 2

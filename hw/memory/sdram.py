@@ -14,7 +14,7 @@ from sterna.model.checks import check_whole
 
 __all__ = ["Command", "SdramController", "SdramParams"]
 
-_FIFO_WORDS = 16    # that have been read and are not taken yet
+_FIFO_WORDS = 16    # read, but not yet taken
 _REFRESHES = 8      # before the mode is set
 
 
@@ -32,10 +32,10 @@ class Command(enum.Enum, shape=3):  # type: ignore[call-arg]  # shape is for Ama
 
 @dataclass(frozen=True, slots=True)
 class SdramParams:
-    """An SDRAM of 16 bits, and the clock it shares with its controller.
+    """A 16-bit SDRAM, and the clock it shares with its controller.
 
-    The defaults are 32 MB (MT48LC16M16, IS42S16160, AS4C16M16, W9825G6), their times those of the
-    slowest of these.
+    The defaults are for 32 MB (MT48LC16M16, IS42S16160, AS4C16M16, W9825G6), with the timing of
+    the slowest of these.
 
     >>> params = SdramParams(100_000_000)
     >>> params.cas_latency, params.cycles(params.row_to_column), params.words
@@ -47,11 +47,11 @@ class SdramParams:
     column_bits: int = 9
     row_to_column: float = 20.0  #: ns from activating a row to reading from it, tRCD
     precharge: float = 20.0  #: ns, tRP
-    row_active: float = 45.0  #: ns at least that a row is active, tRAS
+    row_active: float = 45.0  #: minimum ns that a row is active, tRAS
     row_cycle: float = 66.0  #: ns from activating a row to activating the next one, tRC
     refresh: float = 66.0  #: ns, tRFC
     write_recovery: float = 15.0  #: ns from a write to a precharge, tWR
-    refresh_interval: float = 7_800.0  #: ns at most between refreshes, on average
+    refresh_interval: float = 7_800.0  #: maximum average ns between refreshes
     start: float = 200_000.0  #: ns before the first command
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class SdramParams:
 
     @property
     def picoseconds(self) -> dict[str, int]:
-        """The period of the clock and every time, by the names that data sheets have for them."""
+        """The clock period and all times, by their data sheet names."""
         names = {
             "rcd": self.row_to_column, "rp": self.precharge, "ras": self.row_active,
             "rc": self.row_cycle, "rfc": self.refresh, "wr": self.write_recovery,
@@ -80,20 +80,20 @@ class SdramParams:
                 **{name: round(1000 * value) for name, value in names.items()}}
 
     def cycles(self, nanoseconds: float) -> int:
-        """Whole cycles that last as long, one at least."""
+        """Whole cycles that cover this time, at least one."""
         return max(-(-int(nanoseconds * 1000) * self.clock_hz // 10 ** 12), 1)
 
 
 class SdramController(wiring.Component):
-    """Reads words of 16 bits one after the other, one a cycle within a row.
+    """Reads consecutive 16-bit words, one per cycle within a row.
 
-    One row is open at a time; rows follow each other in turns of the four banks. Refreshes come
+    One row is open at a time; consecutive rows rotate through the four banks. Refreshes occur
     between two words. Words are written while there is nothing to read.
 
     Members
     -------
     reads : ``In(stream.Signature(StructLayout))``
-        ``count`` words from word ``address`` on.
+        ``count`` words starting at word ``address``.
     data : ``Out(stream.Signature(16))``
         The words, in the order of the requests.
     writes : ``In(stream.Signature(StructLayout))``
@@ -103,7 +103,7 @@ class SdramController(wiring.Component):
     command, bank, row, dq_o, dq_oe : ``Out``
         Registers, to the pins. CKE is high; CS and both DQM are low.
     dq_i : ``In(16)``
-        Is sampled ``cas_latency`` cycles after the memory has a read, on the same edge.
+        Sampled ``cas_latency`` cycles after the memory receives a read, on the same edge.
     """
 
     def __init__(self, params: SdramParams, address_bits: int) -> None:
@@ -127,7 +127,7 @@ class SdramController(wiring.Component):
         params = self.params
         steps = Pipeline(m, Const(1))
         cycles = params.cycles
-        # A row may be closed and the next one opened when both its own times are over.
+        # A row may be closed after tRAS, and the next one opened after tRC.
         active = max(cycles(params.row_active), cycles(params.row_cycle) - cycles(params.precharge))
         wait = Signal(range(cycles(params.start) + 1), init=cycles(params.start))
         holds = Signal(range(active + cycles(params.write_recovery) + 1))
@@ -142,7 +142,7 @@ class SdramController(wiring.Component):
         with m.If(timer == 0):
             m.d.sync += due.eq(1)
 
-        # What is being read.
+        # The current read.
         address = Signal(self.reads.payload.address.shape())
         left = Signal(self.reads.payload.count.shape())
         reads_word, writes_word = Signal(), Signal()
@@ -158,7 +158,7 @@ class SdramController(wiring.Component):
         m.d.comb += [wanted.eq(Mux(busy, address, self.writes.payload.address)),
                      self.writes.ready.eq(writes_word)]
 
-        # Words on their way from the memory, and room for them.
+        # Words in flight from the memory, and room for them.
         m.submodules.queue = queue = fifo.SyncFIFO(width=16, depth=_FIFO_WORDS)
         way = 1 + params.cas_latency + 1
         flags = steps.flags(reads_word, way, "reads")
@@ -203,7 +203,7 @@ class SdramController(wiring.Component):
                 m.d.comb += reads_word.eq(1)
                 m.d.sync += [self.command.eq(Command.READ), self.bank.eq(wanted.bank),
                              self.row.eq(wanted.column)]
-            # The memory drives the pins until the last word is here.
+            # The memory drives the pins until the last word has arrived.
             with m.Elif(self.writes.valid & ~Cat(flags[1:-1]).any()):
                 m.d.comb += writes_word.eq(1)
                 m.d.sync += [

@@ -1,1 +1,1 @@
-"""Parts that units are built of: pipelines, arithmetic, tables, dividers."""
+"""Building blocks of units: pipelines, arithmetic, tables, dividers."""

@@ -1,7 +1,7 @@
-"""Sums, products and shifts of Amaranth values, without an intermediate that could overflow.
+"""Sums, products and shifts of Amaranth values; no intermediate value can overflow.
 
-They build what ``rs`` and ``saturate`` of :mod:`sterna.model.quantized.integer` define; the tests
-of every unit hold them to it.
+They implement ``rs`` and ``saturate`` of :mod:`sterna.model.quantized.integer`, as the tests of
+every unit verify.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = [
 def round_shift(value: Value, shift: int) -> Value:
     """Shift right by a constant, rounding half up. The result is ``shift - 1`` bits narrower.
 
-    The sum with one half has a bit more than ``value``, so nothing is lost before the shift.
+    The sum with one half has one bit more than ``value``, so nothing is lost before the shift.
     """
     if shift == 0:
         return value
@@ -42,17 +42,17 @@ def saturate(value: Value, fmt: FixedPoint) -> Value:
 
 
 def with_rounding_bit(value: Value, shift: int) -> Value:
-    """Return ``value`` shifted right by ``shift - 1``: the result of a shift, and below it
-    the bit that rounds it up. Of a shift by nothing that bit is 0."""
+    """Return ``value`` shifted right by ``shift - 1``: the result of a shift, and below it the
+    bit that rounds it up, which is 0 for a shift of 0."""
     return value.shift_left(1) if shift == 0 else value.shift_right(shift - 1)
 
 
 def rounded_sum(rounded: Value, addend: Value) -> Value:
     """Return ``rs(value, shift) + addend`` for ``rounded = with_rounding_bit(value, shift)``.
 
-    Both are signed. ``rs`` adds the highest bit that is shifted out to the floor. With a one
-    beside the addend, at the place of that bit, it becomes the carry of the sum: one adder in
-    place of two in a row. The sum is wide enough for any operands.
+    Both are signed. ``rs`` adds the highest bit shifted out to the floor. A one appended to the
+    addend, at the position of that bit, makes it the carry of the sum: one adder instead of two in
+    series. The sum is wide enough for any operands.
     """
     return (rounded + Cat(Const(1), addend).as_signed()).shift_right(1)
 
@@ -60,12 +60,12 @@ def rounded_sum(rounded: Value, addend: Value) -> Value:
 def saturated_shift(
     value: Value, shift: int, fmt: FixedPoint, largest: int | None = None,
 ) -> Value:
-    """Return ``saturate(rs(value, shift), fmt)`` of a signed value, whose magnitude is at most
-    ``largest``, or what its bits allow.
+    """Return ``saturate(rs(value, shift), fmt)`` of a signed value with a magnitude of at most
+    ``largest``, if given.
 
-    Whether the floor of the shift leaves the format shows before the sum that rounds it. That
-    sum leaves it only if the floor is the largest number of the format: then it is negative,
-    and the value is not. So a single LUT follows the adder, which is no wider than the format.
+    Whether the floor of the shift exceeds the format is known before the sum that rounds it. That
+    sum exceeds it only if the floor is the largest number of the format: then it is negative, and
+    the value is not. So a single LUT follows the adder, which is no wider than the format.
     """
     rounded = with_rounding_bit(value, shift)
     floor, up = rounded.shift_right(1), rounded[0]
@@ -91,7 +91,7 @@ def signed_digits(factor: int) -> list[tuple[int, int]]:
     digits, shift = [], 0
     while factor:
         if factor & 1:
-            sign = 2 - (factor & 3)      # 1 or -1: so that the next bit becomes 0
+            sign = 2 - (factor & 3)      # 1 or -1, to make the next bit 0
             digits.append((sign, shift))
             factor -= sign
         factor >>= 1
@@ -100,16 +100,15 @@ def signed_digits(factor: int) -> list[tuple[int, int]]:
 
 
 def constant_product(value: Value, factor: int) -> Value:
-    """Return an unsigned value of at least a bit times a constant of at least 1.
+    """Return an unsigned value of at least one bit times a constant of at least 1.
 
-    A power of two is wires; other factors take a sum or difference per further digit, one
-    after the other, without a register.
+    A power of two takes only wires; other factors take a sum or difference per further digit, in
+    series, without a register.
     """
     if factor < 1:
         raise ValueError(f"factor must be at least 1, got {factor}")
-    # The highest digit of a positive number is positive, and so is the number that every
-    # run of digits from there on makes: no partial sum is negative, and each may be cut to
-    # the bits of its largest value.
+    # The highest digit of a positive number is positive, and so is every leading run of digits:
+    # no partial sum is negative, and each may be truncated to the bits of its largest value.
     largest = (1 << len(value)) - 1
     digits = signed_digits(factor)[::-1]
     total, part, place = value, 1, digits[0][1]
@@ -125,7 +124,7 @@ def constant_product(value: Value, factor: int) -> Value:
 def look_up(index: Value, function: Callable[[int], int], bits: int | None = None) -> Value:
     """Return a function of an unsigned index, in its low ``bits`` bits or as many as it needs.
 
-    It is a tree of multiplexers over constants, which no tool takes for a memory.
+    It is a tree of multiplexers over constants, which no tool infers as a memory.
     """
     entries = [function(value) for value in range(1 << len(index))]
     bits = bits or max(max(entries).bit_length(), 1)
@@ -142,13 +141,11 @@ def square_of(parts: tuple[Value, Value]) -> Value:
 
 
 def square_parts(value: Value) -> tuple[Value, Value]:
-    """Return two numbers ``(s, c)`` of a signed 8-bit value, whose square is ``s + 32 c``.
+    """Return two numbers ``(s, c)`` of a signed 8-bit value such that its square is ``s + 32 c``.
 
-    Tables of LUTs make them, without a multiplier block.
-
-    Of an FPGA's multiplier blocks a square of 8 bits would take a whole one. With
-    ``value = 16 h + l`` it is ``(h*h << 8 | l*l) + (h*l << 5)``: the first two do not
-    overlap, and all are functions of a few bits.
+    LUTs compute them; a multiplier block would be wasted on an 8-bit square. With
+    ``value = 16 h + l`` it is ``(h*h << 8 | l*l) + (h*l << 5)``: the first two do not overlap, and
+    all are functions of a few bits.
     """
     low, high = value[:4], value[4:8].as_signed()
     squares = Cat(look_up(low, lambda bits: bits * bits, 8),

@@ -1,4 +1,4 @@
-"""Between NumPy arrays and the wide integers that are the payloads of streams."""
+"""Conversion between NumPy arrays and the wide integers of stream payloads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def from_ints(values: Sequence[int], low: int, width: int) -> np.ndarray:
 
 
 def elements_of(bits: np.ndarray, element_bits: int, *, signed: bool = True) -> np.ndarray:
-    """Return ``bits [n, k*element_bits]`` as numbers, of two's complement if ``signed``; int64
+    """Return ``bits [n, k*element_bits]`` as numbers, in two's complement if ``signed``; int64
     ``[n, k]``."""
     powers = 1 << np.arange(element_bits, dtype=np.int64)
     if signed:

@@ -1,4 +1,4 @@
-"""Quotients of a constant, a bit a cycle, and integer roots, several; without a multiplier."""
+"""Multiplier-free quotients of a constant, a bit per cycle, and integer roots, several."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class ConstantQuotient(wiring.Component):
-    """The ports of what divides a constant by a number: digit by digit, or from tables."""
+    """Ports of a divider of a constant by a number: digit by digit, or from tables."""
 
     def __init__(self, params: Any) -> None:
         self.params = params
@@ -32,9 +32,9 @@ class ConstantQuotient(wiring.Component):
 
 
 def count_digits(m: Module, start: Value, done: Value, latency: int) -> Signal:
-    """Return how many digits are due; raise ``done`` ``latency`` cycles after the last ``start``.
+    """Return how many digits are left; set ``done`` ``latency`` cycles after the last ``start``.
 
-    The first of these cycles loads, and may find the first digits; each of the others, one.
+    The first of these cycles loads, and may give the first digits; each of the others gives one.
     """
     left = Signal(range(max(latency, 2)))
     m.d.sync += done.eq(start if latency == 1 else (left == 1) & ~start)
@@ -57,17 +57,17 @@ class ConstantDividerParams:
     frac_bits: int  # bits by which `head` is shifted left before it is divided
     divisor_bits: int  # unsigned bits of the divisor
     head: int = 127  # the constant
-    # Smallest divisor that comes. With 1, a divisor of 0 may come and counts as 1.
+    # Smallest divisor allowed. With 1, a divisor of 0 is allowed and counts as 1.
     min_divisor: int = 1
 
     @property
     def has_table(self) -> bool:
-        """Whether ``head // divisor`` can exceed 1, so that a table gives it."""
+        """Whether ``head // divisor`` can exceed 1, and so needs a table."""
         return self.head >= 2 * self.min_divisor
 
     @property
     def latency(self) -> int:
-        """Cycles from ``start`` to ``done``: the loading of the divisor, then a bit in each."""
+        """Cycles from ``start`` to ``done``: loading the divisor, then one per bit."""
         return self.frac_bits + 1
 
     @property
@@ -79,10 +79,11 @@ class ConstantDividerParams:
 class ConstantDivider(ConstantQuotient):
     """``floor((head << frac_bits) / max(divisor, 1))``, exact for every divisor.
 
-    The quotient holds until the next ``start``; one before ``done`` begins anew.
+    The quotient holds until the next ``start``; one before ``done`` restarts the division.
 
-    Restoring division: the divisor is taken off the remainder, shifted by a bit, if it is not above
-    it. A divisor below ``params.min_divisor`` gives an undefined quotient, save that 0 counts as 1.
+    Restoring division: the divisor is subtracted from the remainder, shifted by a bit, unless it is
+    larger. A divisor below ``params.min_divisor`` gives an undefined quotient, except that 0 counts
+    as 1.
     """
 
     def elaborate(self, platform):
@@ -98,7 +99,7 @@ class ConstantDivider(ConstantQuotient):
         fits = ~rest[-1]
         bit = fits
         if params.min_divisor == 1:
-            # A 0 fits into a remainder of 0, and takes nothing off it: as it counts as 1, none.
+            # A 0 always fits, even into a remainder of 0; it counts as 1, which does not.
             nonzero = Signal(reset_less=True)
             with m.If(self.start):
                 m.d.sync += nonzero.eq(self.divisor.any())
@@ -109,7 +110,7 @@ class ConstantDivider(ConstantQuotient):
             m.d.sync += [divisor.eq(self.divisor), quotient.eq(head_quotient),
                          remainder.eq(head_remainder)]
         with m.Elif(left.any()):
-            # Only zeros leave at the top: quotient_bits hold the largest quotient.
+            # Only zeros are shifted out: quotient_bits hold the largest quotient.
             m.d.sync += [quotient.eq(Cat(bit, quotient)[:len(quotient)]),
                          remainder.eq(Mux(fits, rest, shifted)[:params.divisor_bits])]
         m.d.comb += self.quotient.eq(quotient)
@@ -120,7 +121,7 @@ class ConstantDivider(ConstantQuotient):
         params, divisor = self.params, self.divisor
         head = Const(params.head)
         if not params.has_table:
-            # At most 1. The constant has no more bits than a divisor that is above it.
+            # At most 1. The constant has no more bits than a larger divisor.
             fits = divisor <= head
             return fits, Mux(fits, (head - divisor)[:params.divisor_bits], head)
 
@@ -158,8 +159,8 @@ class IntegerRootParams:
 
     @property
     def first_digits(self) -> int:
-        """Digits that are looked up as the value is loaded: from 8 bits of it at most, if
-        these give more than one."""
+        """Digits looked up as the value is loaded: from at most 8 bits of it, if these give more
+        than one."""
         return min(max(8 // (2 * self.digit_bits), 1), self.digits)
 
     @property
@@ -176,13 +177,13 @@ class IntegerRootParams:
 class IntegerRoot(wiring.Component):
     """``floor(sqrt(value << 2 * frac_bits))``, exact for every value.
 
-    The root holds until the next ``start``; one before ``done`` begins anew.
+    The root holds until the next ``start``; one before ``done`` restarts it.
 
-    Digits of radix ``B = 2^digit_bits``, the highest first. Of the value's digits so far, the
-    square of the root so far, Q, leaves a remainder of at most 2Q. With two further digits of
-    the value behind it, the largest j is sought whose ``(2BQ + j) * j`` is not above it. All of
-    these products exist as registers or wires: ``j * Q`` of the next Q differs from ``B * j *
-    Q`` by one of a few constants, and the sums with each of them are ready when the digit is
+    Digits of radix ``B = 2^digit_bits``, the highest first. With Q the root so far, the value's
+    digits so far minus Q^2 are a remainder of at most 2Q. With the next two digits of the value
+    appended to it, the next digit is the largest j such that ``(2BQ + j) * j`` does not exceed it.
+    All of these products exist as registers or wires: ``j * Q`` of the next Q differs from ``B * j
+    * Q`` by one of a few constants, and the sums with each of them are ready when the digit is
     known.
     """
 
@@ -205,8 +206,8 @@ class IntegerRoot(wiring.Component):
         # A remainder is at most twice the root.
         remainder = Signal(root_bits + 1, reset_less=True)
 
-        # One digit: take the largest product off the remainder.
-        # fits[j]: whether that of digit j can be taken off. Those up to the right one can.
+        # One digit: subtract the largest product that fits from the remainder.
+        # fits[j]: whether that of digit j fits; true up to the right digit.
         fits = [Const(1, 1),
                 *(Signal(name=f"fits{digit}") for digit in range(1, 1 << digit_bits))]
         value = Cat(Const(0, 2 * params.frac_bits), self.value)
@@ -232,7 +233,7 @@ class IntegerRoot(wiring.Component):
                 remainder.eq(look_up(first, lambda head: head - isqrt(head) ** 2)),
             ]
         with m.Elif(left.any()):
-            # Only zeros leave at the top of the root: root_bits hold the largest one.
+            # Only zeros are shifted out of the root: root_bits hold the largest one.
             m.d.sync += [
                 due.eq(due << 2 * digit_bits),
                 root.eq(Cat(digit, root)[:root_bits]),
@@ -246,9 +247,9 @@ class IntegerRoot(wiring.Component):
     ) -> list[Value]:
         """Return ``(2BQ + j) * j`` for every digit j, from registers and wires only.
 
-        For a power of two it is Q and j^2 side by side. For another digit a register holds
-        ``J = jQ + c`` with ``c = j^2 // 2B``, beside which the rest of j^2 has its place. The
-        J of the next Q, ``BQ + k`` for the digit k, is ``B*J + jk - (B - 1)*c``.
+        For a power of two it is Q and j^2 concatenated. For another digit, a register holds
+        ``J = jQ + c`` with ``c = j^2 // 2B``, concatenated with the rest of j^2. For the next Q,
+        ``BQ + k`` with digit k, J becomes ``B*J + jk - (B - 1)*c``.
         """
         params = self.params
         digit_bits = params.digit_bits
@@ -282,7 +283,7 @@ class IntegerRoot(wiring.Component):
 
 
 def _last_that_fits(fits: list[Value], choices: list[Value]) -> Value:
-    """Return the last of the choices whose flag is high; if one is, all before it are."""
+    """Return the last choice with a high flag; all flags before a high one are high."""
     if len(choices) == 1:
         return choices[0]
     half = len(choices) // 2

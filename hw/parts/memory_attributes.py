@@ -1,10 +1,9 @@
-"""What a memory is meant to become, in the words of the synthesis tools.
+"""Memory attributes that tell synthesis tools how to implement a memory.
 
-Nothing asks for LUT RAM: iCE40 has none, Yosys stops there at a memory that does, and elsewhere a
-small memory becomes it by itself.
+None requests LUT RAM: on iCE40, which has none, Yosys fails at such a memory; elsewhere the tools
+infer it for small memories.
 
-``ram_style`` and ``rom_style`` are what Yosys and Vivado read, ``syn_*`` what Lattice's
-tools do.
+Yosys and Vivado read ``ram_style`` and ``rom_style``, Lattice's tools ``syn_*``.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ BLOCK_ROM = {"rom_style": "block", "ram_style": "block", "syn_romstyle": "block_
 LOGIC_ROM = {"rom_style": "logic", "syn_romstyle": "logic"}
 
 NEVER_COLLIDES = {"no_rw_check": 1}
-"""Besides: a word that is read in the cycle that writes it does not matter.
+"""Additional attribute: a word read in the cycle that writes it does not matter.
 
-Without this Yosys adds logic behind the block RAMs whose own answer is undefined then, and
-no output register fits between the two.
+Without it, Yosys adds logic behind block RAMs with undefined output in that case, and no output
+register fits between the two.
 """

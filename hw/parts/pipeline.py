@@ -1,4 +1,4 @@
-"""Registers that move together."""
+"""Pipeline registers that advance together."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ __all__ = ["Pipeline", "advance_of"]
 
 
 def advance_of(results: PureInterface) -> Value:
-    """Whether the pipeline that ends in a stream may move: it stops while a result waits."""
+    """Whether a pipeline that ends in a stream may advance: it stops while a result waits."""
     return ~results.valid | results.ready
 
 
 class Pipeline:
     """Builds the data registers of a pipeline that advances as a whole.
 
-    Every register loads when ``advance`` is high and holds otherwise. They carry data
-    only and have no reset: a valid flag, which has one, tells whether they mean anything.
+    Every register loads when ``advance`` is high and holds otherwise. They carry only data and
+    have no reset: a separate flag, with a reset, marks them valid.
     """
 
     def __init__(self, m: Module, advance: Value) -> None:
@@ -33,7 +33,7 @@ class Pipeline:
         return register
 
     def delay(self, value: ValueLike, steps: int, name: str) -> Value:
-        """Return ``value`` ``steps`` steps later (as it is if ``steps`` is 0)."""
+        """Return ``value`` ``steps`` steps later (unchanged if ``steps`` is 0)."""
         value = Value.cast(value)
         for step in range(1, steps + 1):
             value = self.register(value, f"{name}_{step}")

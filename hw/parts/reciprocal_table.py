@@ -1,4 +1,4 @@
-"""A constant divided by a number, from tables: exact, and fast at a high clock."""
+"""A constant divided by a number, from tables: exact, and fast at high clock rates."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from sterna.model.checks import check_whole
 __all__ = ["ReciprocalTable", "ReciprocalTableParams", "line"]
 
 DIGITS = 3
-"""Two-bit digits of a place in a segment; lower bits are left to the corrections."""
+"""Two-bit digits of a place in a segment; the corrections cover the lower bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReciprocalWords:
     """``numerator // d`` as ``base - line(drop, place of d) + correction``, exactly."""
 
-    # For each segment: the quotient a third of the way into it, and by how much it drops from
-    # end to end. A segment of one divisor has its quotient as base and no drop.
+    # For each segment: the quotient a third of the way into it, and its drop from end to end. A
+    # segment of one divisor has its quotient as base and no drop.
     bases: tuple[int, ...]
     drops: tuple[int, ...]
-    # for each bit length of divisors whose segments have several: what is left of each
-    # divisor, from the smallest on; never negative
+    # for each bit length of divisors with shared segments: the remaining error of each divisor,
+    # from the smallest on; never negative
     corrections: dict[int, tuple[int, ...]]
 
 
 def segment(divisor: int, index_bits: int) -> int:
     """Return the number of the segment of a divisor.
 
-    An octave has ``2^index_bits`` segments, as long as there are so many divisors in it.
+    An octave has ``2^index_bits`` segments, if it has that many divisors.
     """
     place_bits = max(divisor.bit_length() - 1 - index_bits, 0)
     return (place_bits << index_bits) + (divisor >> place_bits)
 
 
 def line(drops: np.ndarray, places: np.ndarray, place_bits: int) -> np.ndarray:
-    """Return how far the quotient has dropped at a place, from a third of the segment on.
+    """Return the drop of the quotient at a place, relative to a third of the segment.
 
-    The place is a number of ``DIGITS`` digits from 0 to 3. A digit d stands for d - 1 times
-    the drop, for which no product is needed: ``-drop`` is its complement (less by 1), and
-    twice it a shift. So the zero is where all the digits are 1.
+    The place is a number of ``DIGITS`` digits from 0 to 3. A digit d stands for d - 1 times the
+    drop, which needs no multiplier: ``-drop`` is its complement (less by 1), and twice it a shift.
+    So the zero is where all the digits are 1.
     """
     bits = 2 * DIGITS
     scaled = places << (bits - place_bits) if place_bits <= bits else places >> (place_bits - bits)
@@ -62,7 +62,7 @@ def line(drops: np.ndarray, places: np.ndarray, place_bits: int) -> np.ndarray:
 
 @cache
 def reciprocal_words(numerator: int, max_divisor: int, index_bits: int) -> ReciprocalWords:
-    """Make the tables for the divisors up to ``max_divisor``; 0 counts as 1."""
+    """Compute the tables for divisors up to ``max_divisor``; 0 counts as 1."""
     direct = min(max_divisor + 1, 2 << index_bits)
     bases = [numerator // max(divisor, 1) for divisor in range(direct)]
     drops = [0] * direct
@@ -76,7 +76,7 @@ def reciprocal_words(numerator: int, max_divisor: int, index_bits: int) -> Recip
         divisors = first + (np.arange(segments)[:, None] << place_bits) + places
         quotients = numerator // divisors
 
-        # Of the drops around that of the chord, one that leaves the smallest corrections.
+        # Of the drops near that of the chord, take one with the smallest range of corrections.
         chord = (quotients[:, :1] - quotients[:, -1:]) * len(places) // (len(places) - 1)
         best = np.full((segments, 1), np.iinfo(np.int64).max)
         drop = chord
@@ -94,10 +94,10 @@ def reciprocal_words(numerator: int, max_divisor: int, index_bits: int) -> Recip
 
 
 _SHARED_BITS = 13
-"""Divisors of up to so many bits share a memory of corrections; an octave above has its own."""
+"""Divisors of up to so many bits share a memory of corrections; each octave above has its own."""
 
 SMALL_DIVISORS = 64
-"""Below it a quotient may be logic, where else a memory would have to be twice as large."""
+"""Quotients of divisors below this may be logic, to avoid doubling the size of a memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,11 @@ class ReciprocalTableParams:
     """
 
     frac_bits: int  # bits by which `head` is shifted left before it is divided
-    max_divisor: int  # largest divisor that comes; not above the dividend
+    max_divisor: int  # largest divisor allowed; not above the dividend
     head: int = 127  # the constant
 
-    # Cycles from `start` to `done`: address, memory, its register, the parts of the line, two
-    # sums of them, one sum.
+    # Cycles from `start` to `done`: address, memory, its register, the terms of the line, two sums
+    # of them, the final sum.
     latency: ClassVar[int] = 6
 
     def __post_init__(self) -> None:
@@ -135,12 +135,12 @@ class ReciprocalTableParams:
 
     @property
     def index_bits(self) -> int:
-        """An octave of divisors has ``2^index_bits`` segments, or each divisor is one."""
+        """An octave of divisors has ``2^index_bits`` segments, or one per divisor."""
         return -(-self.frac_bits // 3)
 
     @property
     def octaves(self) -> range:
-        """Bits of the divisors that share a segment with others."""
+        """Bit lengths of the divisors that share a segment with others."""
         return range(self.index_bits + 2, self.divisor_bits + 1)
 
     @property
@@ -154,8 +154,8 @@ class ReciprocalTableParams:
 
     @property
     def wraps(self) -> bool:
-        """Whether a few segments at the end, beyond a power of two, are stored in place of
-        the first, which are logic."""
+        """Whether the few last segments, beyond a power of two, replace the first in memory, which
+        become logic."""
         beyond = self.depth - (1 << (self.depth.bit_length() - 1))
         return 0 < beyond <= SMALL_DIVISORS <= self._direct
 
@@ -187,12 +187,12 @@ class ReciprocalTableParams:
 
     @property
     def small_words(self) -> list[int]:
-        """Quotients of small divisors that have no place among the segments."""
+        """Quotients of small divisors not stored among the segments."""
         return list(self.words.bases[:SMALL_DIVISORS]) if self.wraps else []
 
     @property
     def correction_banks(self) -> dict[int, list[int]]:
-        """Corrections by the bits of their largest divisor, one bank for all small ones.
+        """Corrections by bits of their largest divisor, one bank for all small ones.
 
         An address of that bank is a divisor; above, the top bit of the divisor is dropped.
         """
@@ -218,11 +218,11 @@ class ReciprocalTable(ConstantQuotient):
     """``floor((head << frac_bits) / max(divisor, 1))``, exact for every divisor up to
     ``params.max_divisor``.
 
-    A ``start`` may come in any cycle; the quotient holds until that of the next one.
+    ``start`` is accepted in any cycle; the quotient holds until the next one is done.
 
-    Small divisors have their quotients in the table. Above, an octave is cut into segments: the
-    table has a line for each, and another memory says for each divisor how many the line is
-    short of the quotient. Both are written when the circuit is made: exact by construction.
+    Small divisors have their quotients in the table. Above, an octave is divided into segments:
+    the table has a line for each, and another memory the error of the line for each divisor. Both
+    are computed when the circuit is generated, so the result is exact by construction.
     """
 
     def elaborate(self, platform):
@@ -240,7 +240,7 @@ class ReciprocalTable(ConstantQuotient):
         place = steps.delay(place, 3, "place")
         correction = self._read_correction(m, steps, divisor, octave)
 
-        # The upper bits of a quotient from the table are those of the drop otherwise.
+        # The upper bits of a quotient in the table share their place with the drop.
         base = Cat(word[:params.base_bits],
                    word[params.base_bits:params.quotient_bits]
                    & (~octave.any()).replicate(params.quotient_bits - params.base_bits))
@@ -253,7 +253,7 @@ class ReciprocalTable(ConstantQuotient):
         base = steps.register(base, "base")
         rows = [steps.register(_row(drop, place[2 * digit:2 * digit + 2]), f"row{digit}")
                 for digit in range(DIGITS)]
-        # -(total >> 6) = (-(total >> 4) + 3) >> 2; two digits are added, the third taken off.
+        # -(total >> 6) = (-(total >> 4) + 3) >> 2; two digits are added, the third subtracted.
         upper = (Cat(Const(3, 2), base) - rows[2])[:params.quotient_bits + 3].as_signed()
         upper = steps.register(upper, "upper")
         lower = steps.register(((rows[1] << 2) + rows[0])[4:].as_signed(), "lower")
@@ -263,8 +263,8 @@ class ReciprocalTable(ConstantQuotient):
         return m
 
     def _segment(self, m: Module) -> tuple[Signal, Value, Value]:
-        """Return a flag for each octave, the segment's number, and the place in it: all digits 1
-        for a divisor that has its quotient in the table.
+        """Return a flag for each octave, the segment's number, and the place in it: all digits are
+        1 for a divisor with its quotient in the table.
         """
         params, divisor = self.params, self.divisor
         bits = 2 * DIGITS
@@ -304,7 +304,7 @@ class ReciprocalTable(ConstantQuotient):
 
 
 def _read(m, steps, name: str, words: list[int], width: int, address: Value, attrs) -> Value:
-    """Read a constant memory; the word comes two steps later, from a register of its own."""
+    """Return the word of a constant memory, two steps later, from a separate register."""
     words = words + [0] * (2 - len(words))
     m.submodules[name] = rom = memory.Memory(
         shape=unsigned(width), depth=len(words), init=words, attrs=attrs)
@@ -314,12 +314,12 @@ def _read(m, steps, name: str, words: list[int], width: int, address: Value, att
 
 
 def _when(flag: Value, value: Value) -> Value:
-    """Return an unsigned value, or 0."""
+    """Return an unsigned value, or 0 if the flag is low."""
     return value & flag.replicate(len(value))
 
 
 def _row(drop: Value, digit: Value) -> Value:
-    """Return -1, 0, 1 or 2 times the drop, for -1 its complement; one LUT for each bit."""
+    """Return -1, 0, 1 or 2 times the drop, with its complement for -1; one LUT per bit."""
     bits = len(drop) + 1
     chosen = Mux(digit[1], Mux(digit[0], drop << 1, drop), Mux(digit[0], 0, ~drop))
     return Cat(

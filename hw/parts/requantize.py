@@ -1,4 +1,4 @@
-"""From accumulators to fixed-point numbers."""
+"""Requantisation of accumulators to fixed-point numbers."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class RequantizeParams:
     # model's few shifts cost a small multiplexer and no barrel shifter.
     shifts: tuple[int, ...]
     lanes: int = 1  # accumulators per beat; they share everything but accumulator and bias
-    # signed bits of further formats; each result says whether it fits them
+    # signed bits of further formats; each result has a flag for fitting each of them
     narrower: tuple[int, ...] = ()
-    tag_bits: int = 0  # bits that travel with a beat
-    trace: bool = False  # whether results also come out unsaturated
+    tag_bits: int = 0  # bits of a tag that accompanies a beat
+    trace: bool = False  # whether results are also output unsaturated
 
     latency: ClassVar[int] = 4
     """Cycles from ``accs`` to ``results``: operands, product, shift, bias and saturation."""
@@ -58,7 +58,7 @@ class RequantizeParams:
 
     @property
     def select_bits(self) -> int:
-        """Bits of the index of a shift; none if there is one shift only."""
+        """Bits of the index of a shift; 0 if there is only one."""
         return (len(self.shifts) - 1).bit_length()
 
     @property
@@ -69,11 +69,11 @@ class RequantizeParams:
 
     @property
     def kept_bits(self) -> int:
-        """Signed bits that a shifted product keeps: enough for one to saturate for sure.
+        """Signed bits kept of a shifted product: any product with more bits saturates.
 
-        A bias has m bits at most, as results have, and so is at least ``-2^(m-1)``. A
-        floor of ``2^m`` or more then gives a result of at least ``2^(m-1)``. One below
-        ``-2^m`` gives, rounded, with a bias below ``2^(m-1)``, one below ``-2^(m-1)``.
+        Biases and results have at most m bits, so a bias is at least ``-2^(m-1)``. A floor of
+        ``2^m`` or more then gives a result of at least ``2^(m-1)``. One below ``-2^m``, rounded
+        and added to a bias below ``2^(m-1)``, gives a result below ``-2^(m-1)``.
         """
         return max(self.bias_bits, self.out_bits) + 1
 
@@ -105,7 +105,7 @@ class RequantizeParams:
     def narrowed(self, results: View, lane: int, bits: int) -> Value:
         """Return a result, out of a payload of ``results``, saturated to fewer bits.
 
-        Saturated twice is saturated to the narrower format. A LUT for each bit does it.
+        Saturating twice equals saturating to the narrower format. It takes one LUT per bit.
         """
         value = results.value[lane]
         if bits == self.out_bits:
@@ -122,15 +122,15 @@ class Requantize(wiring.Component):
     """``rs(acc * scale, shift) + bias``, saturated:
     ``sterna.model.quantized.integer.requantize``.
 
-    One beat per cycle; results come ``params.latency`` cycles after their beat, and never wait.
-    Nothing can overflow: each value is as wide as its operands make it, and a shifted product too
+    One beat per cycle; results follow ``params.latency`` cycles after their beat, and never wait.
+    Nothing can overflow: each value is as wide as its operands require, and a shifted product too
     large for ``params.kept_bits`` is marked as such.
     """
 
     def __init__(self, params: RequantizeParams) -> None:
         self.params = params
         super().__init__({
-            # A shift is the index of one; past the last it is the last.
+            # ``shift`` is an index into ``params.shifts``; beyond the last one it is the last.
             "accs": In(stream.Signature(params.acc_layout, always_ready=True)),
             "results": Out(stream.Signature(params.result_layout, always_ready=True)),
         })
@@ -167,7 +167,7 @@ class Requantize(wiring.Component):
     def _saturate(self, total, leaves, is_negative):
         """Return (a sum clamped to the widest format, whether it fits each narrower one).
 
-        If it ``leaves`` every format only the end counts, told by ``is_negative``.
+        If it ``leaves`` every format, ``is_negative`` selects the bound.
         """
         bits = self.params.out_bits
         total = Cat(total, total[-1].replicate(max(bits - len(total), 0)))
@@ -176,7 +176,7 @@ class Requantize(wiring.Component):
         fits, *fits_narrower = (
             ~(unequal[width - 1:].any() | leaves) for width in (bits, *self.params.narrower))
         low = Mux(leaves, is_negative, total[-1])
-        # The least number is the largest with every bit turned.
+        # The smallest number is the largest with all bits inverted.
         bound = Cat((~low).replicate(bits - 1), low)
         return Mux(fits, total[:bits], bound).as_signed(), Cat(fits_narrower)
 
@@ -186,5 +186,5 @@ def _keep(rounded, bits):
     if len(rounded) <= bits + 1:
         return rounded, Const(0)
     top = rounded[bits:]
-    # The sign is kept in any case.
+    # The sign is always kept.
     return Cat(rounded[:bits], rounded[-1]).as_signed(), ~(top.all() | ~top.any())

@@ -38,17 +38,16 @@ def checked_table(profile: NumericProfile, table: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class SigmoidParams:
-    """Kind of a table of sigmoids.
+    """Kind of a sigmoid table.
 
     >>> from sterna.model.profile import C12, S16
     >>> SigmoidParams(C12).latency, SigmoidParams(S16).latency
     (2, 4)
     """
 
-    # formats; `sigmoid_segments` says whether the table is looked up or interpolated
+    # formats; `sigmoid_segments` determines whether the table is looked up or interpolated
     profile: NumericProfile
-    # whether the table holds `silu(z)`, the rounded product of z and its sigmoid, instead of
-    # the sigmoid
+    # whether the table holds `silu(z)`, the rounded product of z and its sigmoid, instead
     weighted: bool = False
 
     def __post_init__(self) -> None:
@@ -66,10 +65,10 @@ class SigmoidParams:
 class SigmoidTable(wiring.Component):
     """The sigmoid of a pre-activation, as ``sterna.model.quantized.integer.sigmoid`` defines it.
 
-    A pipeline of ``params.latency`` steps, a step in every cycle in which ``advance`` is high.
-    An entry gives the sigmoid at the lower end of a segment and, in a table that interpolates,
-    its rise within it. The rise is never negative, so nothing can overflow. LUTs hold the tables
-    of the profiles in use; a block memory would stay nearly empty.
+    A pipeline of ``params.latency`` steps, one in every cycle in which ``advance`` is high.
+    An entry gives the sigmoid at the lower end of a segment and, with interpolation, its rise
+    within it. The rise is never negative, so nothing can overflow. The tables of the profiles in
+    use fit in LUTs; a block memory would be nearly empty.
     """
 
     def __init__(self, params: SigmoidParams, table: Sequence[int]) -> None:
@@ -79,7 +78,7 @@ class SigmoidTable(wiring.Component):
         super().__init__({
             "advance": In(1),
             "z": In(signed(profile.z.bits)),
-            # Of the z of params.latency steps ago. |silu(z)| <= |z|, so it fits.
+            # Of z params.latency steps ago. |silu(z)| <= |z|, so it fits.
             **({"silu": Out(signed(profile.z.bits))} if params.weighted
                else {"sigmoid": Out(unsigned(profile.sigmoid_frac))}),
         })
@@ -92,7 +91,7 @@ class SigmoidTable(wiring.Component):
             return m
         profile = self.params.profile
         segments, step_bits = profile.sigmoid_segments, profile.sigmoid_step_bits
-        # The bits of z as they are count from zero up, then from the lowest segment up.
+        # As unsigned numbers, the bits of z count from zero up, then from the lowest segment up.
         bases = _from_zero(self._entries[:segments])
         rises = _from_zero([
             high - low for low, high in zip(self._entries, self._entries[1:], strict=False)])
@@ -110,7 +109,7 @@ class SigmoidTable(wiring.Component):
 
         within = steps.delay(self.z[:step_bits], self.params.latency - 2, "within")
         product = steps.register(entry.rise * within, "product")
-        # All of it is positive; rounded sums are signed.
+        # All terms are positive; rounded sums are signed.
         rounded = with_rounding_bit(Cat(product, Const(0)).as_signed(), step_bits)
         total = rounded_sum(rounded, Cat(steps.register(entry.base, "held"), Const(0)).as_signed())
         m.d.comb += self.sigmoid.eq(steps.register(total[:len(self.sigmoid)], "total"))
@@ -128,7 +127,7 @@ class SigmoidTable(wiring.Component):
     def _read(self, m, steps, segment, init, address):
         """Return the entry at an address, two steps later.
 
-        A quarter of the table, then the choice of the quarter: a level of logic or two before
+        Four quarters of the table are read, then one is selected: a level of logic or two before
         each register.
         """
         parts = 4 if len(init) >= 8 else 1

@@ -1,4 +1,4 @@
-"""Streams with registers in both directions, so that no path crosses from unit to unit."""
+"""Streams registered in both directions, so that no combinational path links two units."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Registered", "SkidBuffer"]
 
 
 class SkidBuffer(wiring.Component):
-    """A stream a cycle later, a word a cycle; all outputs are registers.
+    """A stream delayed by a cycle, at one word per cycle; all outputs are registers.
 
     Members
     -------
@@ -28,7 +28,7 @@ class SkidBuffer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         coming, going = self.coming, self.going
-        kept = Signal.like(going.payload, reset_less=True)  # what came while a word waits
+        kept = Signal.like(going.payload, reset_less=True)  # word accepted while another waits
         ready, taken = Signal(init=1), Signal()
         m.d.comb += [coming.ready.eq(ready), taken.eq(coming.valid & ready)]
         with m.If(going.ready | ~going.valid):
@@ -40,7 +40,7 @@ class SkidBuffer(wiring.Component):
 
 
 class Registered(wiring.Component):
-    """A unit with a :class:`SkidBuffer` at each of its streams, and the same members."""
+    """A unit with a :class:`SkidBuffer` at each stream, and the same members."""
 
     def __init__(self, unit: Any) -> None:
         self.unit, self.params = unit, unit.params
@@ -65,7 +65,7 @@ class Registered(wiring.Component):
 
 
 def _each(name: str, mine: Any, its: Any, dimensions: Sequence[int]) -> Iterator[Any]:
-    """A member of both, with its name; of an array each."""
+    """Yield a member of both, with its name; for an array, each element."""
     if not dimensions:
         yield name, mine, its
         return

@@ -1,4 +1,4 @@
-"""What is sent to a unit and must come back, as plain data; a bench in Amaranth's simulator.
+"""Stimulus and expected results of a unit as plain data; a bench in Amaranth's simulator.
 
-Units describe their stimulus with it; :mod:`sterna.sim` runs it on the emitted Verilog.
+Units define their stimulus with it; :mod:`sterna.sim` runs it on the emitted Verilog.
 """

@@ -12,7 +12,7 @@ __all__ = ["run_bench"]
 
 
 def run_bench(dut: Elaboratable, bench: Callable[[Any], Awaitable[None]]) -> None:
-    """Simulate a unit with a clock of 1 MHz until ``bench``, a testbench of Amaranth, ends."""
+    """Simulate a unit with a 1 MHz clock until ``bench``, an Amaranth testbench, ends."""
     simulator = Simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(bench)

@@ -1,8 +1,8 @@
-"""What a bench has to do, and what came out: the two files between Sterna and a simulator.
+"""The job of a bench and its results: the two files between Sterna and a simulator.
 
-The bench runs inside the simulator's process and knows no arithmetic. It gets words to
-feed to some streams, hands back the words that others gave, and everything is compared
-outside, where the names of tensors are known.
+The bench runs inside the simulator's process and knows no arithmetic. It feeds words to input
+streams and returns the words of output streams; the comparison happens outside, where the names
+of tensors are known.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = [
 
 
 class SimulationError(RuntimeError):
-    """The simulation did not run to its end; the message holds the end of its log."""
+    """The simulation did not complete; the message has the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoredBits:
-    """Bits of an output port that a monitor reads in every cycle, and keeps if the lowest is 1."""
+    """Bits of an output port that a monitor records in every cycle if the lowest is 1."""
 
-    name: str  # what they show
+    name: str  # of the data
     port: str
     low: int  # the lowest of `width` bits
     width: int
@@ -38,28 +38,28 @@ class Phase:
     """A run of words on every stream of a unit."""
 
     name: str  # what it tests, for messages
-    # words for each input stream, in order; a stream that is not named gets none
+    # words for each input stream, in order; none if missing
     inputs: dict[str, list[int]]
-    # How many words to expect from each output stream; none from one that is not named. A
-    # phase that expects nothing at all is cut short: what it gives is not looked at, and the
-    # next phase must begin with whatever makes the unit forget.
+    # Number of words to expect from each output stream; none if missing. A phase that expects
+    # nothing at all is cut short: its output is ignored, and the next phase must begin by
+    # clearing the unit's state.
     outputs: dict[str, int]
     reset: bool = False  # whether the unit is reset first
-    # whether every driver and every sink pauses at random; if not, words pass in every cycle
-    # that the unit allows
+    # whether drivers and sinks pause at random; if not, words pass in every cycle that the unit
+    # allows
     random_pauses: bool = True
     # values of plain input ports, from the start of this phase until another changes them
     levels: dict[str, int] = field(default_factory=dict)
-    # pauses of single streams, in place of what `random_pauses` says
+    # pauses of single streams, overriding `random_pauses`
     pauses: dict[str, Pause] = field(default_factory=dict)
-    # cycles that a phase which is cut short goes on after its last word was taken
+    # cycles for which a phase that is cut short continues after its last word was taken
     cut_after: int = 0
-    # cycles after any other, in which nothing more may come out
+    # cycles after any other phase in which no more output is allowed
     drain: int = 40
 
     @property
     def beats(self) -> int:
-        """Words to send, over all streams."""
+        """Words to send on all streams."""
         return sum(map(len, self.inputs.values()))
 
 
@@ -67,15 +67,15 @@ class Phase:
 class Job:
     """A unit's ports and the phases to run, one after the other."""
 
-    # names of the streams, as their ports begin: `beats` for `beats__payload`
+    # names of the streams, the prefix of their ports: `beats` for `beats__payload`
     inputs: list[str]
     outputs: list[str]
     seed: int  # seed of the random pauses
     phases: list[Phase]  # what to run
-    # plain input ports; 0 until a phase says otherwise
+    # plain input ports; 0 until a phase sets them
     levels: list[str] = field(default_factory=list)
     patience: int = 2000  # cycles without a transfer on any stream that count as a hang
-    monitored: list[MonitoredBits] = field(default_factory=list)  # what is looked at in every cycle
+    monitored: list[MonitoredBits] = field(default_factory=list)  # bits read in every cycle
 
     def __post_init__(self) -> None:
         for phase in self.phases:
@@ -112,13 +112,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class PhaseResult:
-    """What came out of a phase; its first cycle is 0."""
+    """Results of a phase; its first cycle is 0."""
 
     outputs: dict[str, list[int]]  # words of each output stream
     cycles: int  # from the first word offered to the last one taken
-    # for each word of `outputs` the cycle in which it was taken
+    # cycle in which each word of `outputs` was taken
     taken_at: dict[str, list[int]] = field(default_factory=dict)
-    # what was kept of each of the monitored bits, and the cycles
+    # values recorded for each of the monitored bits, and their cycles
     seen: dict[str, list[int]] = field(default_factory=dict)
     seen_at: dict[str, list[int]] = field(default_factory=dict)
 

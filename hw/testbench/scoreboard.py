@@ -1,7 +1,7 @@
-"""What must come out of a unit, tensor by tensor, and the comparison with what did.
+"""Expected outputs of a unit, tensor by tensor, and their comparison with the actual ones.
 
-An :class:`ExpectedTensor` ties a range of output words to a named tensor of the integer
-reference, and to the same tensor as onnxruntime computed it.
+An :class:`ExpectedTensor` links a range of output words to a named tensor of the integer
+reference, and to the same tensor computed by onnxruntime.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Checks", "ExpectedTensor", "ScoredPhase", "check_phase", "count_word
 
 @dataclass(frozen=True, slots=True)
 class ExpectedTensor:
-    """One tensor of one token, and where its values are in the output words."""
+    """One tensor of one token, and the position of its values in the output words."""
 
     # index of the token in the phase's text, and the tensor's tap name
     token: int
@@ -32,7 +32,7 @@ class ExpectedTensor:
     bits: FieldBits  # the field of each word that holds the values
     # Values of the integer reference, flat. Elements beyond them are padding.
     reference: np.ndarray
-    # values of onnxruntime, flat; None where the inputs are not a model's own
+    # values of onnxruntime, flat; None if the inputs are not from a model
     onnx: np.ndarray | None = None
 
     def read(self, outputs: Mapping[str, list[int]]) -> np.ndarray:
@@ -45,19 +45,19 @@ class ExpectedTensor:
         return read_field(words, self.bits).reshape(-1)[:self.reference.size]
 
     def compare(self, oracle: np.ndarray, outputs: Mapping[str, list[int]]) -> Comparison:
-        """Compare the outputs with what one of the oracles expects."""
+        """Compare the outputs with one of the oracles."""
         return compare(self.tensor, oracle.reshape(1, -1), self.read(outputs)[None],
                        first_token=self.token)
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredPhase:
-    """A phase and everything that must come out of it."""
+    """A phase and all expected outputs."""
 
     phase: Phase
     expected: list[ExpectedTensor] = field(default_factory=list)
-    # Where the phase could end early, when all that was sent has been answered: how many words of
-    # each stream have passed by then.
+    # Points where the phase could end early, with all inputs answered: words of each stream up to
+    # there.
     steps: Sequence[Mapping[str, int]] = ()
 
 
@@ -73,7 +73,7 @@ class Checks:
 
     @property
     def passed(self) -> bool:
-        """Whether something was compared with each, and nothing differed."""
+        """Whether values were compared with both oracles, and none differed."""
         return self.reference.passed and self.onnx.passed
 
     @property
@@ -87,7 +87,7 @@ class Checks:
 
 
 def check_phase(scored: ScoredPhase, outputs: Mapping[str, list[int]]) -> Checks:
-    """Compare the output words of a phase with what both oracles expect of it."""
+    """Compare the output words of a phase with both oracles."""
     return sum(
         (Checks(e.compare(e.reference, outputs),
                 Comparison() if e.onnx is None else e.compare(e.onnx, outputs))

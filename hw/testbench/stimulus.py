@@ -1,4 +1,4 @@
-"""What is sent to a unit, phase by phase; a part of it becomes the test of an emitted folder."""
+"""Stimulus of a unit, phase by phase; part of it becomes the self-test of an emitted folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     "reference_activations", "short_vectors"]
 
 SPREAD = 256
-"""Beats of random values of the whole range: they reach what the ends of it do not, such as the
+"""Beats of random values of the whole range: they cover what its ends do not, such as the
 segments of a sigmoid, on every lane."""
 
 
@@ -32,10 +32,10 @@ segments of a sigmoid, on every lane."""
 class Activations:
     """Tensors by tap name, each ``[tokens, channels]``, of both oracles."""
 
-    text: np.ndarray  # what they were computed on
+    text: np.ndarray  # the input of the model
     reference: dict[str, np.ndarray]
     onnx: dict[str, np.ndarray]
-    agreement: Comparison  # of the two with each other
+    agreement: Comparison  # of the two oracles
 
     @property
     def tokens(self) -> int:
@@ -45,7 +45,7 @@ class Activations:
 def reference_activations(
     model: QuantizedModel, tokens: np.ndarray, names: list[str],
 ) -> Activations:
-    """The tensors called ``names`` of the integer reference, which stands for both oracles."""
+    """The tensors called ``names`` from the integer reference, used for both oracles."""
     taps = TapRecorder(names)
     if names:
         IntegerModel(model).run(tokens[None, :], tap=taps)
@@ -54,12 +54,12 @@ def reference_activations(
 
 
 Oracles: TypeAlias = tuple[str, np.ndarray, np.ndarray | None]
-"""Tensor name, and its values of the integer reference and of onnxruntime, if it has them."""
+"""Tensor name, and its values by the integer reference and, if available, by onnxruntime."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stimulus:
-    """How a kind of unit is tried."""
+    """Stimulus of a kind of unit."""
 
     tensors: Callable[[QuantizedModel], list[str]]  # tap names of its inputs and outputs in a model
     # makes the phases from a model, its emitted unit and those tensors of a text
@@ -67,7 +67,7 @@ class Stimulus:
 
 
 class PhaseBuilder:
-    """Puts a phase together, vector by vector: words to send, and tensors to expect."""
+    """Builds a phase vector by vector: words to send and tensors to expect."""
 
     def __init__(self, ports: UnitPorts) -> None:
         self._ports = ports
@@ -75,17 +75,17 @@ class PhaseBuilder:
         self._counts: dict[str, int] = {}
         self._expected: list[ExpectedTensor] = []
         self._steps: list[dict[str, int]] = []
-        self._answered = False      # whether all that was sent has what is expected of it
+        self._answered = False      # whether the results of all words sent are expected
 
     def words(self, stream: str, size: int, field: str) -> int:
-        """Words in which a vector of ``size`` elements travels in a field of a stream."""
+        """Words for a vector of ``size`` elements in a field of a stream."""
         return -(-size // self._ports.fields[stream][field].elements)
 
     def send(self, stream: str, values: Mapping[str, np.ndarray | int]) -> None:
         """Append the words of a vector to an input stream.
 
-        ``values`` has for each field of its payload a vector, which is cut into words and filled
-        up with zeros, or a number that all of its words carry.
+        ``values`` has for each field of its payload a vector, which is split into words and padded
+        with zeros, or a number for all words.
         """
         if self._answered:
             self._step()
@@ -127,7 +127,7 @@ class PhaseBuilder:
             name, {stream: self._inputs[stream][:count] for stream, count in keep.items()}, {}))
 
     def _step(self) -> None:
-        """Note that a phase could end here."""
+        """Record that a phase could end here."""
         self._answered = False
         self._steps.append(
             {**{stream: len(words) for stream, words in self._inputs.items()}, **self._counts})
@@ -147,9 +147,9 @@ _MOST_DIGITS = 16_000
 
 
 def short_vectors(ports: UnitPorts, phases: Sequence[ScoredPhase]) -> Vectors:
-    """Return the first phase, which has a model's own data, and the last, its extremes.
+    """Return the first phase, with data of the model, and the last, with extremes.
 
-    Either is cut after the step with which it gets too long for a folder.
+    Either is cut after the step that makes it too long for a folder.
     """
     tried = [each for each in phases if each.expected]
     chosen = [tried[0], *tried[1:][-1:]]
@@ -157,9 +157,9 @@ def short_vectors(ports: UnitPorts, phases: Sequence[ScoredPhase]) -> Vectors:
 
 
 def _vector_phase(ports: UnitPorts, scored: ScoredPhase) -> VectorPhase:
-    """Return the words of a phase and those that must come out of it.
+    """Return the input words and the expected output words of a phase.
 
-    Bits of an output word that no tensor claims, padding among them, are not compared.
+    Bits of an output word outside the tensors, such as padding, are not compared.
     """
     phase = scored.phase
     ends: Mapping[str, int] = {
@@ -195,7 +195,7 @@ def _width(ports: UnitPorts, stream: str) -> int:
 
 
 def _bits_of(expected: ExpectedTensor) -> tuple[list[int], list[int]]:
-    """The bits that a tensor has in each of its words, and which bits those are."""
+    """The bits of a tensor in each of its words, and the mask of those bits."""
     bits = expected.bits
     rest = expected.words * bits.elements - expected.reference.size
     packed = [to_ints(to_bits(np.pad(each, (0, rest)).reshape(expected.words, bits.elements),

@@ -1,1 +1,1 @@
-"""External tools: how they are found, run and ended."""
+"""External tools: finding, running and ending them."""

@@ -1,13 +1,13 @@
-"""Compile the part of a simulation that is the same in each of them only once.
+"""Compile the common part of all simulations only once.
 
-Of the seconds that it takes to compile a small unit with Verilator, most go to Verilator's own
-library, which no design changes. Its makefiles start every compiler through ``OBJCACHE``, meant
-for a compiler cache. This module is one, for the sources of that library alone::
+Most of the time to compile a small unit with Verilator goes to Verilator's library, which is the
+same for all designs. Its makefiles start every compiler through ``OBJCACHE``, meant for a compiler
+cache. This module is one, for the sources of that library only::
 
     python objcache.py FOLDER LIBRARY c++ OPTIONS... -c -o OBJECT SOURCE
 
-If ``SOURCE`` lies in the folder ``LIBRARY``, its object is taken from ``FOLDER``, or compiled
-and kept there. Anything else is handed to the compiler as it is.
+If ``SOURCE`` is in the folder ``LIBRARY``, its object is taken from ``FOLDER``, or compiled
+and kept there. Anything else is passed to the compiler unchanged.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pathlib import Path
 __all__ = ["objcache"]
 
 _ENVIRONMENT = ("CPATH", "CPLUS_INCLUDE_PATH")
-"""Variables that the compiler reads, and that change what it makes."""
+"""Environment variables that affect the compiler's output."""
 
 
 def objcache(verilator_root: Path) -> str | None:
-    """The ``OBJCACHE`` that keeps the objects of Verilator's library; None without a cache."""
-    from sterna.model.cache import cache_folder  # not there where this runs as a script
+    """The ``OBJCACHE`` command that caches Verilator's library; None without a cache."""
+    from sterna.model.cache import cache_folder  # not importable when run as a script
 
     try:
         folder = cache_folder() / "verilated"
@@ -37,19 +37,19 @@ def objcache(verilator_root: Path) -> str | None:
         return None
     words = [sys.executable, "-S", "-E", __file__, str(folder.absolute()),
              str(verilator_root / "include")]
-    # Read by make and then by a shell.
+    # Parsed by make and then by a shell.
     return " ".join("'" + word.replace("'", r"'\''") + "'" for word in words).replace("$", "$$")
 
 
 def compile_cached(folder: Path, library: Path, command: list[str]) -> int:
-    """Run a compiler, or take what it made before; return its exit status."""
+    """Run a compiler, or reuse its cached object; return its exit status."""
     source, target = Path(command[-1]), None
     if "-c" in command and "-o" in command:
         target = Path(command[command.index("-o") + 1])
     if target is None or source.parent != library:
         return subprocess.run(command, check=False).returncode
     kept = folder / f"{source.stem}-{_key(library, command)}.o"
-    # A cache that cannot be read or written saves nothing, and stops nothing.
+    # A cache that cannot be read or written is ignored.
     with suppress(OSError):
         shutil.copyfile(kept, target)
         return 0
@@ -61,19 +61,19 @@ def compile_cached(folder: Path, library: Path, command: list[str]) -> int:
 
 
 def _keep(target: Path, kept: Path) -> None:
-    """Copy an object into the cache: whole or not at all, as others may read it meanwhile."""
+    """Copy an object into the cache atomically, as others may read it."""
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".object-", dir=kept.parent) as name:
         copy = Path(name) / "copy.o"
         with open(target, "rb") as source, open(copy, "wb") as file:
             shutil.copyfileobj(source, file)
             file.flush()
-            os.fsync(file.fileno())     # or a crash of the machine could leave the name only
+            os.fsync(file.fileno())     # otherwise a crash of the machine could leave an empty file
         os.replace(copy, kept)
 
 
 def _key(library: Path, command: list[str]) -> str:
-    """Hash of the command, the compiler, its environment, and all that the library holds."""
+    """Hash of the command, the compiler, its environment, and the library's contents."""
     told = [subprocess.run([command[0], option], capture_output=True, check=False).stdout
             for option in ("--version", "-dumpmachine")]
     digest = hashlib.sha256(repr(

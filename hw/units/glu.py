@@ -30,9 +30,9 @@ class GluParams:
 
     profile: NumericProfile  # formats of every number
     lanes: int  # channels taken per beat
-    trace: bool = False  # whether the beats of `products` also bring `silu(gate)`, for verification
-    # Whether `silu(gate)` is looked up in a table like the sigmoid's, without a product, if
-    # the profile has a sigmoid for every value of z. Otherwise this changes nothing.
+    trace: bool = False  # whether the beats of `products` include `silu(gate)`, for verification
+    # Whether `silu(gate)` is looked up in a table like the sigmoid's, without a product. No
+    # effect unless the profile has a sigmoid for every value of z.
     silu_table: bool = False
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class GluParams:
 
     @property
     def silu_step(self) -> int:
-        """Step at which ``silu(gate)`` is known: sigmoid, product, rounding."""
+        """Step at which ``silu(gate)`` is available: sigmoid, product, rounding."""
         return self.sigmoid.latency + 2
 
     @property
@@ -75,10 +75,10 @@ class GluUnit(wiring.Component):
     """``p = sat(rs(silu(gate) * up, 2 Fz - Fp))``:
     ``sterna.model.quantized.records.glu_cell``.
 
-    One beat per cycle; the pipeline moves as a whole and stops only while a product waits to be
-    taken. Products appear ``params.latency`` steps after their beat; ``last`` travels with them and
-    changes nothing. No intermediate value can overflow: each is as wide as its operands make it,
-    save ``silu(gate)``, whose magnitude is at most that of the gate.
+    One beat per cycle; the pipeline advances as a whole and stalls only while a product waits to
+    be taken. Products appear ``params.latency`` steps after their beat; ``last`` is passed along
+    and has no effect. No intermediate value can overflow: each has the full width of its operation,
+    except ``silu(gate)``, which never exceeds the gate in magnitude.
     """
 
     def __init__(self, params: GluParams, table: Sequence[int]) -> None:
@@ -123,7 +123,7 @@ class GluUnit(wiring.Component):
         else:
             gate = steps.delay(preact.gate[lane], table.params.latency, f"gate{lane}")
             weighted = steps.register(gate * table.sigmoid, f"weighted{lane}")
-            # A sigmoid is from 0 to below 1, so |silu(gate)| <= |gate|: the bits of z suffice.
+            # 0 <= sigmoid < 1, so |silu(gate)| <= |gate|: the bits of z suffice.
             rounded = round_shift(weighted, profile.sigmoid_frac)[:profile.z.bits].as_signed()
             silu = steps.register(rounded, f"rounded{lane}")
         up = steps.delay(preact.up[lane], self.params.silu_step, f"up{lane}")

@@ -1,4 +1,4 @@
-"""The unit ``glu``: its sizes, what its folder says, its stimulus."""
+"""The unit ``glu``: its sizes, the texts of its folder, its stimulus."""
 
 from __future__ import annotations
 
@@ -90,9 +90,8 @@ def _add(
 
 
 def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> PhaseBuilder:
-    """Both ends of the range and the values around zero, every pair of them on every lane; then
-    products just below both ends of theirs, and values of the whole range, in vectors of a beat or
-    two."""
+    """Every pair of values at the ends of the range and around zero, on every lane; then products
+    just within their range, and values of the whole range, in vectors of one or two beats."""
     z, rng = model.profile.z, np.random.default_rng(1)
     corners = np.array([z.min, z.min + 1, -1, 0, 1, z.max - 1, z.max])
     gate, up = (each.reshape(-1) for each in np.meshgrid(corners, corners))
@@ -103,7 +102,7 @@ def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> Pha
     for index in range(SPREAD):
         gates, ups = (rng.integers(z.min, z.max + 1, (1 + index % 2) * params.lanes)
                       for _ in range(2))
-        if index % 4 == 0:      # what it rounds up to leaves the format at one end, at most
+        if index % 4 == 0:      # rounding up exceeds the format at one end at most
             gates = np.minimum(np.abs(gates) | z.max // 2, z.max)
             silu, _ = _products(cell, gates, ups)
             ups = np.clip(np.sign(ups) * (most // silu), z.min, z.max)

@@ -35,7 +35,7 @@ class MlgruParams:
     layers: int
     channels: int
     lanes: int = 1  #: channels taken per beat
-    trace: bool = False  #: whether gates and candidate come out beside the results
+    trace: bool = False  #: whether gates and candidate are output with the results
 
     def __post_init__(self) -> None:
         check_whole("layers", self.layers, 1, 1024)
@@ -47,17 +47,17 @@ class MlgruParams:
 
     @property
     def beats_per_layer(self) -> int:
-        """Beats that bring every channel of a layer."""
+        """Beats for all channels of a layer."""
         return self.channels // self.lanes
 
     @property
     def words(self) -> int:
-        """Beats of a token; each has a word of the state memory."""
+        """Beats per token; each has one word of the state memory."""
         return self.layers * self.beats_per_layer
 
     @property
     def memory_words(self) -> int:
-        """Depth of the state memory: a memory without an address is no valid Verilog."""
+        """Depth of the state memory; a memory without an address is not valid Verilog."""
         return max(self.words, 2)
 
     @property
@@ -67,19 +67,19 @@ class MlgruParams:
 
     @property
     def candidate_step(self) -> int:
-        """Step at which c, and with it the old state, is needed: product and saturation."""
+        """Step at which c and the old state are needed: product and saturation."""
         return self.sigmoid.latency + 2
 
     @property
     def read_step(self) -> int:
         """Step at which the old state is read: before the output register of the memory and a
-        register that holds 0 in the first token of a sequence.
+        register that is 0 in the first token of a sequence.
         """
         return self.candidate_step - 3
 
     @property
     def state_step(self) -> int:
-        """Step at which the new state is known: difference, product, sum."""
+        """Step at which the new state is available: difference, product, sum."""
         return self.candidate_step + 3
 
     @property
@@ -89,11 +89,11 @@ class MlgruParams:
 
     @property
     def beat_spacing(self) -> int:
-        """Steps from one beat taken to the next.
+        """Minimum steps from one beat to the next.
 
-        The memory is read at the end of ``read_step`` and written at the end of
-        ``state_step``, so beats that use the same word must be further apart than the
-        difference. They are ``words`` beats apart: only a tiny state needs a pause.
+        The memory is read at the end of ``read_step`` and written at the end of ``state_step``,
+        so beats for the same word, ``words`` beats apart, must be further apart than the
+        difference: only a tiny state needs a pause.
         """
         return -(-(self.state_step - self.read_step + 1) // self.words)
 
@@ -118,7 +118,7 @@ class MlgruParams:
 
 class MlgruLane(wiring.Component):
     """The arithmetic of one channel, ``sterna.model.quantized.records.mlgru_cell``: a pipeline
-    that steps when ``advance`` is high. Steps are counted from the pre-activations.
+    that advances while ``advance`` is high. Steps count from the pre-activations.
     """
 
     def __init__(self, params: MlgruParams, table: Sequence[int]) -> None:
@@ -132,7 +132,7 @@ class MlgruLane(wiring.Component):
             "g": In(signed(profile.z.bits)),
             "old_state": In(signed(profile.h.bits)),    # at step params.candidate_step
             "new_state": Out(signed(profile.h.bits)),   # at step params.state_step
-            # At step params.latency, like what they were made of.
+            # At step params.latency, like the values they are computed from.
             "o": Out(signed(profile.o.bits)),
             "h": Out(signed(profile.h.bits)),
             **({"forget": Out(unsigned(profile.sigmoid_frac)),
@@ -149,7 +149,7 @@ class MlgruLane(wiring.Component):
             SigmoidTable(self.params.sigmoid, self._table) for _ in range(3))
         for name, table in (("forget", forget), ("candidate", candidate), ("gate", gate)):
             m.submodules[name] = table
-        # The gate has time, so what brings it may be late in its step.
+        # The gate has slack, so its source may be late in its step.
         late_g = steps.register(self.g, "late_g")
         for table, z in ((forget, self.f), (candidate, self.c), (gate, late_g)):
             m.d.comb += [table.advance.eq(self.advance), table.z.eq(z)]
@@ -161,10 +161,10 @@ class MlgruLane(wiring.Component):
         c = saturated_shift(weighted, profile.candidate_shift, profile.h, most)
         c = steps.register(c, "c")
 
-        # State. The definition, (f*h + (2^Ff - f)*c + half) >> Ff, is the same number with one
-        # multiplier: f*h + (2^Ff - f)*c = 2^Ff*c + f*(h - c), and a multiple of 2^Ff can be
-        # taken out of a floor shift by Ff. As a rounded mean of h and c it fits in h.bits.
-        # Operands and products are registers, so that those of a multiplier can take them.
+        # State. The definition, (f*h + (2^Ff - f)*c + half) >> Ff, with a single multiplier:
+        # f*h + (2^Ff - f)*c = 2^Ff*c + f*(h - c), and a multiple of 2^Ff can be taken out of a
+        # floor shift by Ff. As a rounded mean of h and c it fits in h.bits.
+        # Operands and products are registered, so that registers of a multiplier can be used.
         f = steps.delay(forget.sigmoid, 3, "f")
         difference = steps.register(self.old_state - c, "difference")
         product = steps.register(f * difference, "product")
@@ -193,17 +193,17 @@ class MlgruLane(wiring.Component):
 class MlgruUnit(wiring.Component):
     """The MLGRU of every layer, with the states of a sequence in its memory.
 
-    Takes the three pre-activations as they leave the requantiser and returns output and new
-    state, ``lanes`` channels per beat. Beats come token by token, in a token layer by layer, in
-    a layer channel by channel; results come in the same order.
+    Takes the three pre-activations from the requantiser and returns output and new state,
+    ``lanes`` channels per beat. Beats are ordered by token, layer and channel; results have the
+    same order.
 
-    ``start`` on a beat says: this is layer 0, channel 0 of a new sequence, and every state
-    counts as zero for this token. It may come at any time, also in the middle of a token, whose
-    rest then never comes. A reset does the same for the first beat after it.
+    ``start`` marks layer 0, channel 0 of a new sequence: every state is zero for this token. It
+    may occur at any time, even within a token, which then remains incomplete. A reset has the same
+    effect on the next beat.
 
     One beat per cycle (one in ``params.beat_spacing`` cycles if the whole state has fewer words
-    than the pipeline has steps between reading and writing it). The pipeline moves as a whole
-    and stops only while a result waits to be taken; results appear ``params.latency`` steps after
+    than the pipeline has steps between reading and writing it). The pipeline advances as a whole
+    and stalls only while a result waits to be taken; results appear ``params.latency`` steps after
     their beat.
     """
 
@@ -224,8 +224,8 @@ class MlgruUnit(wiring.Component):
         filled = steps.flags(taken, params.latency, "filled")
         m.d.comb += self.states.valid.eq(filled[params.latency])
 
-        # One word per beat: read so that it is there with the candidate, written once the new
-        # state is. A word read in the first token of a sequence is from another sequence.
+        # One word per beat: read to arrive with the candidate, written with the new state. A
+        # word read in the first token of a sequence is from another sequence.
         word = ArrayLayout(signed(params.profile.h.bits), params.lanes)
         m.submodules.state = state = memory.Memory(
             shape=word, depth=params.memory_words, init=[],
@@ -242,7 +242,7 @@ class MlgruUnit(wiring.Component):
             read.addr.eq(read_address),
             read.en.eq(advance),
             write.addr.eq(write_address),
-            # While results wait, it is written again.
+            # While results wait, the same word is rewritten.
             write.en.eq(filled[params.state_step]),
         ]
         read_states = word(steps.register(read.data, "read_states"))

@@ -1,4 +1,4 @@
-"""The unit ``mlgru``: its sizes, what its folder says, its stimulus."""
+"""The unit ``mlgru``: its sizes, the texts of its folder, its stimulus."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ results waited to be taken, for the whole pipeline waits with them.
 
 
 _RESULTS = {"h": "h", "o": "o", "f": "f.sigmoid", "g": "g.sigmoid", "c": "c.silu"}
-"""Tap of each field of a result; the last three exist with a trace only."""
+"""Tap of each field of a result; the last three require a trace."""
 
 Tensors = Mapping[str, np.ndarray]
 """Tap name to values ``[tokens, channels]``."""
@@ -68,7 +68,7 @@ def mlgru_tensors(model: QuantizedModel) -> list[str]:
 def mlgru_phases(
     model: QuantizedModel, emitted: EmittedUnit, acts: Activations,
 ) -> list[ScoredPhase]:
-    """Make the phases; the state of a sequence lives in the gateware, for its whole length."""
+    """Make the phases; the gateware keeps the state for a whole sequence."""
     params: MlgruParams = emitted.params
     ports = UnitPorts.of(emitted.manifest)
     sent, fields = ports.fields["preacts"], ports.fields["states"]
@@ -119,9 +119,9 @@ def _expected(
     params: MlgruParams, fields: Fields, reference: Tensors, onnx: Tensors | None, tokens: int,
     after: int = 0, words: int | None = None,
 ) -> list[ExpectedTensor]:
-    """Where h and o of every token and layer are, ``after`` words into the output.
+    """Positions of h and o of every token and layer, ``after`` words into the output.
 
-    ``words`` ends the list early, if need be inside a layer.
+    ``words`` ends the list early, possibly within a layer.
     """
     available = tokens * params.words if words is None else words
     expected: list[ExpectedTensor] = []
@@ -147,16 +147,16 @@ def _expected(
     return expected
 
 
-_CORNERS = 8    # tokens of them
+_CORNERS = 8    # tokens with corner values
 
 
 def _extreme_phase(
     model: QuantizedModel, params: MlgruParams, sent: Fields, fields: Fields,
 ) -> tuple[list[int], list[ExpectedTensor]]:
-    """Words of pre-activations at the ends of their range, and what must come: every combination
-    of lowest, highest, -1, 0 and 1 on some channel, shifted from token to token, so that states
-    are driven to both ends and held there. Then values of every segment of the sigmoids on every
-    lane, most beside a large candidate, in sequences of two tokens, or of some words less.
+    """Extreme pre-activations and the expected results: every combination of lowest, highest, -1,
+    0 and 1 on some channel, shifted from token to token, to drive states to both ends and hold
+    them there. Then values of every sigmoid segment on every lane, most with a large candidate, in
+    sequences of two tokens, or some words less.
     """
     z, rng = model.profile.z, np.random.default_rng(1)
     corners = np.array([z.min, z.max, 0, -1, 1, z.max, z.min])
@@ -200,8 +200,8 @@ def _extreme_phase(
 def _everywhere(
     profile: NumericProfile, rng: np.random.Generator, count: int, lanes: int,
 ) -> np.ndarray:
-    """Pre-activations for lanes side by side: each lane gets one from every segment of a sigmoid
-    before it gets a second from any."""
+    """Pre-activations for parallel lanes: each lane gets one from every segment of a sigmoid
+    before a second one from any."""
     segments, step = profile.sigmoid_segments, 1 << profile.sigmoid_step_bits
     rounds = -(-count // (lanes * segments))
     places = rng.permuted(np.tile(np.arange(segments), (rounds, lanes, 1)), axis=2)

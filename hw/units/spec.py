@@ -1,4 +1,4 @@
-"""What a unit is: one object that the emitter, the simulator and the command line read."""
+"""Specification of a unit, for the emitter, the simulator and the command line."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ from sterna.model.quantized import QuantizedModel
 __all__ = ["Sizes", "UnitSpec", "usual_phases"]
 
 Sizes: TypeAlias = Mapping[str, Any]
-"""Sizes that were chosen, by name: ``{"lanes": 4, "trace": True}``. Others keep their default."""
+"""Chosen sizes by name: ``{"lanes": 4, "trace": True}``. Others keep their default."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitSpec:
     """A unit that can be emitted and simulated on its own."""
 
-    name: str  #: what it is called on the command line: ``glu``
-    summary: str  #: what it is, in a few words
+    name: str  #: on the command line: ``glu``
+    summary: str  #: a short description
     module: str  #: name of its Verilog module
-    #: Makes its frozen parameters from a model and sizes. Unless ``own_sizes`` has them, the
-    #: keyword arguments of this function are the sizes that the unit has, with their defaults;
-    #: None stands for a default that depends on the model.
+    #: Makes its frozen parameters from a model and sizes. Without ``own_sizes``, the keyword
+    #: arguments of this function are the sizes of the unit, with their defaults; None means a
+    #: default that depends on the model.
     params: Callable[..., Any]
-    #: builds the component from a model and the parameters, and says what its folder holds
+    #: builds the component and the contents of its folder from a model and the parameters
     design: Callable[[QuantizedModel, Any], UnitDesign]
-    #: what a simulation sends and expects; None for whole models, whose simulations are their own
+    #: inputs and expected outputs of a simulation; None for whole models, simulated otherwise
     stimulus: Stimulus | None
-    tokens: int  #: tokens of text that a simulation runs unless told otherwise
-    #: makes the words for the test of its folder from a model and the unit, which is not
+    tokens: int  #: default number of text tokens to simulate
+    #: makes the words for the folder's self-test from a model and the unit, which is not
     #: written yet; None for short phases of the stimulus, or those of the design
     vectors: Callable[[QuantizedModel, EmittedUnit], Vectors | None] | None = None
-    takes_frames: bool = False  #: whether it is of a network over frames, not of a language model
-    #: designs it behind registers, with a bus and a name of the module; None: it has none
+    takes_frames: bool = False  #: whether it is for a network over frames, not a language model
+    #: designs it behind registers, given a bus and a module name; None if unsupported
     registers: Callable[..., UnitDesign] | None = None
     own_sizes: Mapping[str, Any] | None = None  #: its sizes, with their defaults
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """The sizes that the unit has, with their defaults."""
+        """The sizes of the unit, with their defaults."""
         if self.own_sizes is not None:
             return dict(self.own_sizes)
         return {
@@ -64,7 +64,7 @@ class UnitSpec:
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
 
     def check_emitted(self, emitted: EmittedUnit, sizes: Sizes) -> None:
-        """Raise ValueError if a folder is another unit's, or comes with sizes: it has its own."""
+        """Raise ValueError if a folder is another unit's, or if sizes are given for it."""
         if emitted.manifest.get("unit") != self.name:
             raise ValueError(f"emitted must be a {self.name} folder, got one of {emitted.module}")
         if sizes:
@@ -72,7 +72,7 @@ class UnitSpec:
                 f"{', '.join(sizes)} cannot be given with emitted: that folder has its sizes")
 
     def check_sizes(self, sizes: Sizes) -> None:
-        """Raise ValueError for a size that the unit does not have, with those that it has."""
+        """Raise ValueError, listing the unit's sizes, for an unknown size."""
         own = list(self.sizes)
         strangers = [name for name in sizes if name not in own]
         if strangers:
@@ -80,20 +80,19 @@ class UnitSpec:
                 f"unit {self.name} has no size {_listed(strangers)}: it has {_listed(own)}")
 
     def chosen(self, params: Any) -> dict[str, Any]:
-        """The sizes that parameters were made with."""
+        """The sizes that the parameters were made from."""
         return {name: getattr(params, name) for name in self.sizes}
 
     def params_for(self, model: QuantizedModel, sizes: Sizes) -> Any:
-        """Return the parameters for a model; ValueError for a size that the unit does not have,
-        or that does not fit the model, and as :meth:`check_model` raises it.
+        """Return the parameters for a model; ValueError for a size that is unknown or does not fit
+        the model, or from :meth:`check_model`.
         """
         self.check_model(model)
         self.check_sizes(sizes)
         return self.params(model, **sizes)
 
     def check_model(self, model: QuantizedModel) -> None:
-        """Raise ValueError for a network that is to have a unit of language models, or the other
-        way round."""
+        """Raise ValueError for a network with a unit of language models, or vice versa."""
         if model.is_network != self.takes_frames:
             raise ValueError(
                 f"unit {self.name} is of a language model, and this is a network over "
@@ -101,7 +100,7 @@ class UnitSpec:
                 f"unit {self.name} is of a network over frames, and this is a language model")
 
     def tested_design(self, model: QuantizedModel, params: Any) -> UnitDesign:
-        """Return the design with the test that its folder carries."""
+        """Return the design with the self-test of its folder."""
         design = self.design(model, params)
         make = self.vectors or (self._short_vectors if self.stimulus is not None else None)
         return replace(design, extra={"unit": self.name, **design.extra},
@@ -123,9 +122,9 @@ def usual_phases(
     acts: Activations, builder: Callable[[Iterable[int]], PhaseBuilder],
     cut: Mapping[str, int], extremes: PhaseBuilder,
 ) -> list[ScoredPhase]:
-    """The phases of a unit that takes vectors, of which ``builder`` sends those of some tokens.
+    """The phases of a unit that takes vectors; ``builder`` sends those of some tokens.
 
-    ``cut`` says how many words of each stream come before the reset in mid-vector.
+    ``cut`` is the number of words of each stream before the reset in mid-vector.
     """
     first = builder([0])
     return [

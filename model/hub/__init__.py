@@ -1,1 +1,1 @@
-"""Published checkpoints: reading the folder that a hub gives, and making integers of it."""
+"""Published checkpoints: read the folder from a hub, and convert it to integers."""

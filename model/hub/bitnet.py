@@ -1,4 +1,4 @@
-"""Ternary matrices of BitNet checkpoints, as the package transformers stores them."""
+"""Ternary matrices of BitNet checkpoints, as stored by the package transformers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def bitnet_matrix(folder: HubFolder, name: str) -> TernaryMatrix:
     ``model.layers.0.self_attn.q_proj``.
 
     Packed weights hold four rows in a byte: row ``i + k * rows / 4`` is in bits ``2k`` and
-    ``2k + 1`` of row i, as the code plus 1. ``weight_scale`` is what sums are divided by, or with
-    ``linear_class: autobitlinear`` multiplied by; with its ``quantization_mode: online`` weights
-    are real numbers, and become ternary by their mean magnitude. Only the matrix is taken: the
-    activation function, the norm and their order are those of the checkpoint's own code.
+    ``2k + 1`` of row i, as the code plus 1. Sums are divided by ``weight_scale``, or with
+    ``linear_class: autobitlinear`` multiplied by it; with its ``quantization_mode: online`` weights
+    are real numbers, and become ternary by their mean magnitude. Only the matrix is read: the
+    activation function, the norm and their order are defined by the checkpoint's code.
 
     Raises HubError if the folder has another quantisation, or the tensors are missing, of another
-    type or no codes.
+    type or not codes.
     """
     config = folder.config.get("quantization_config")
     method = config.get("quant_method") if isinstance(config, dict) else None

@@ -1,5 +1,5 @@
-"""From a published checkpoint to integers: matrices become ternary, and formats are chosen by what
-the model does with a text."""
+"""Convert a published checkpoint to integers: matrices become ternary, and a calibration text
+determines the formats."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ternarize(weight: np.ndarray) -> Matrix:
     """Codes int8 and the scale of a matrix, float32 ``[rows, columns]``: the mean magnitude, and
     each weight divided by it, rounded half to even and clipped to -1 to 1.
 
-    A matrix of three values ``-s, 0, s`` is ternary already and keeps its scale ``s``: its mean
+    A matrix of the values ``-s, 0, s`` is already ternary and keeps its scale ``s``: its mean
     would be smaller by the share of zeros.
     """
     magnitudes = np.abs(weight)
@@ -84,7 +84,7 @@ class Published:
         return values / self.reals["embedding.x"].astype(np.float32)
 
     def matrix(self, name: str) -> Matrix:
-        """The matrix of a :class:`Project`, by its name; those of a layer are asked in order."""
+        """The matrix of a :class:`Project` by name; those of a layer must be requested in order."""
         if name == "head":
             return ternarize(self._folder.tensor("lm_head.weight"))
         layer, mixer, part = name.removeprefix("layer").split(".")
@@ -113,7 +113,8 @@ class Published:
         return gain
 
     def _lower_bounds(self) -> np.ndarray | None:
-        """float64 ``[layers, d]``: the sum of a softmax over the layers, less its first term."""
+        """float64 ``[layers, d]``: the running sum of a softmax over the layers, minus its first
+        term."""
         if not self.shape.lower_bounds:
             return None
         logits = self._folder.tensor("model.lower_bounds").astype(np.float64)
@@ -133,28 +134,28 @@ def convert(
     widths: Widths = WIDTHS["P24"], sequences: int = 16,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> QuantizedModel:
-    """Make integers of a published checkpoint.
+    """Convert a published checkpoint to integers.
 
     Parameters
     ----------
     folder
         The checkpoint.
     text
-        Text, UTF-8 bytes or tokens to calibrate with: each format takes 1.5 times the largest value
-        that it gives. None for 4,096 random tokens.
+        Text, UTF-8 bytes or tokens to calibrate with: each format holds 1.5 times the largest value
+        on them. None for 4,096 random tokens.
     tokenizer
-        Of the model, which may have more tokens than it.
+        Tokenizer of the model, which may have more tokens than it.
     widths
         Bits of each kind of value.
     sequences
-        Parts of the text to read side by side; fewer are used if it is short.
+        Parts of the text to run in parallel; fewer are used if it is short.
     progress
         Called as ``progress(matrices_done, matrices)``.
 
     Raises
     ------
     ValueError
-        If the folder cannot be used, the tokenizer has more tokens or does not give the text back,
+        If the folder cannot be used, the tokenizer has more tokens or does not reproduce the text,
         the text has fewer than two tokens, or a value does not fit in its bits.
     """
     published = Published(folder)
@@ -189,7 +190,7 @@ def convert(
     projections = {name: _projection(name, *each, made) for name, each in matrices.items()}
     first = made.records[0]
     assert isinstance(first, Embedding)
-    # Float32 holds a number of 23 bits and a half.
+    # Float32 represents a 23-bit number plus one half exactly.
     rows = np.floor(np.ldexp(embedding, first.output.frac) + np.float32(0.5))
     table = sigmoid_table(widths.table, widths.sigmoid_frac, widths.sigmoid_segments)
     return QuantizedModel(
@@ -202,9 +203,9 @@ def convert(
 def tokenizer_of(
     folder: HubFolder, warn: Callable[[str], None] = warnings.warn,
 ) -> Tokenizer:
-    """The tokenizer of a folder: its ``tokenizer.json``, or bytes if the file's tokens are they.
+    """The tokenizer of a folder: its ``tokenizer.json``, or bytes if the file's tokens are bytes.
 
-    Without one, or with one that does not stand for bytes, the model has none: ``warn`` is told,
+    Without one, or with one that does not stand for bytes, the model has none: ``warn`` is called,
     and texts are the numbers of tokens. Raises HubError if the file is damaged.
     """
     path = folder.path / "tokenizer.json"

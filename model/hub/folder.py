@@ -26,13 +26,13 @@ class HubError(ValueError):
 
 
 class HubFolder:
-    """A configuration, and the tensors of one file or of several.
+    """A configuration, and the tensors of one or several files.
 
     Safetensors are mapped, not read, and need no torch; files of ``torch.save`` are read with
-    ``weights_only``, which runs no code of theirs.
+    ``weights_only``, which runs none of their code.
 
-    Raises HubError if there is no configuration, a file is missing, cut off or no such file, or
-    two files hold the same tensor.
+    Raises HubError if there is no configuration, a file is missing, truncated or of another type,
+    or two files hold the same tensor.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -67,8 +67,8 @@ class HubFolder:
         return set(self._tensors)
 
     def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Raise HubError unless the tensors are just these, floating-point ones of 16 to 64 bits;
-        the first that is missing, unknown, misshapen or of another type is named."""
+        """Raise HubError unless the tensors are exactly these, floating-point with 16 to 64 bits;
+        the message names the first missing, unknown, misshapen or wrongly typed one."""
         for name, shape in shapes.items():
             if name not in self._tensors:
                 raise HubError(f"{self.path}: the tensor {name} is missing")
@@ -83,7 +83,7 @@ class HubFolder:
             raise HubError(f"{self._tensors[name].file}: unknown tensor {name}")
 
     def tensor(self, name: str) -> np.ndarray:
-        """A tensor as it is stored, if of whole bytes, else as float32.
+        """A tensor as stored if uint8, else as float32.
 
         Raises HubError if it is missing, of another type, or not every value is finite.
         """
@@ -159,7 +159,7 @@ def _safetensors(path: Path) -> Iterator[tuple[str, _Stored]]:
             values = np.memmap(path, kind, "r", place, shape)
             if kind.itemsize == 1:
                 return np.array(values)
-            if kind.kind == "u":    # bfloat16, which NumPy does not have: half of a float32
+            if kind.kind == "u":    # bfloat16, which NumPy lacks: half of a float32
                 return (values.astype(np.uint32) << 16).view(np.float32)
             return values.astype(np.float32)
         yield name, _Stored(path, dtype, shape, read)

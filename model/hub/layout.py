@@ -1,4 +1,4 @@
-"""What a published checkpoint is made of: the fields of its configuration, and its tensors."""
+"""The layout of a published checkpoint: the fields of its configuration, and its tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["config_of", "shape_of", "tensor_shapes"]
 _KIND = "hgrn_bit"
 _FIXED = {"use_short_conv": False, "expand_ratio": 1, "tie_word_embeddings": False,
           "rms_norm_eps": 1e-6, "hidden_act": "swish"}
-"""Options that all published checkpoints set like this; nothing else is computed."""
+"""Options that all published checkpoints set like this; other values are not supported."""
 
 
 def config_of(shape: HgrnBitShape) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def config_of(shape: HgrnBitShape) -> dict[str, Any]:
 def shape_of(folder: HubFolder) -> HgrnBitShape:
     """The shape that a configuration describes.
 
-    Raises HubError if it is of another architecture, or a field is missing or out of range.
+    Raises HubError for another architecture, or if a field is missing or out of range.
     """
     config, path = folder.config, folder.path / "config.json"
     if config.get("model_type") != _KIND:

@@ -1,6 +1,6 @@
-"""Ternary layers on their own, made from plain arrays: no model file, no torch.
+"""Standalone ternary layers, made from plain arrays: no model file, no torch.
 
-A layer is a frozen object of integers that runs by the integer reference; ``export`` writes it
+A layer is a frozen object of integers that runs on the integer reference; ``export`` writes it
 as ONNX, ``hw`` as Verilog.
 """
 

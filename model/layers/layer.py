@@ -1,4 +1,4 @@
-"""Layers behind a norm: BitLinear, MLGRU and GLU, from their ternary matrices; layers of layers."""
+"""Layers with a norm: BitLinear, MLGRU and GLU, from their ternary matrices; layers of layers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["BitLinearLayer", "GluLayer", "InputLayer", "Layer", "LayerOrWeights"
            "matrix_layer_of"]
 
 FRAME_BITS = 16
-"""Signed bits of the numbers of a frame, as most sensors give them."""
+"""Signed bits of the numbers of a frame, as from most sensors."""
 
 Array = Any
 State: TypeAlias = tuple[Array, ...]
@@ -42,7 +42,7 @@ State: TypeAlias = tuple[Array, ...]
 
 
 def input_bits(profile: NumericProfile) -> int:
-    """Signed bits of what a norm of this profile takes: its widest normalised vector."""
+    """Signed bits of the input of a norm of this profile: its widest normalised vector."""
     return max(profile.x.bits, profile.o.bits, profile.p.bits)
 
 
@@ -50,9 +50,8 @@ class Layer(ABC):
     """A layer of integers that maps a vector to a vector, token by token.
 
     ``columns`` is the length of its input and ``rows`` of its output, ``output`` the format of
-    that and ``profile`` has the other formats. The input may be in any fixed-point format of
-    ``bits`` bits, where the first thing that happens to it is a norm: a norm does not see the
-    scale.
+    the latter; ``profile`` has the other formats. If a norm comes first, the input may be in any
+    fixed-point format of ``bits`` bits: a norm is independent of scale.
     """
 
     profile: NumericProfile
@@ -76,12 +75,12 @@ class Layer(ABC):
 
     @property
     def input(self) -> FixedPoint | None:
-        """The format that the input must have; None where the scale does not matter."""
+        """The required format of the input; None if its scale does not matter."""
         return None
 
     @property
     def fraction_bits(self) -> np.ndarray | None:
-        """Fraction bits of each channel, int ``[columns]``, behind an input; None without one."""
+        """Fraction bits per channel, int ``[columns]``, if it begins with an input; else None."""
         return self.vectors().get(f"{self._own[0].name}.frac")
 
     @property
@@ -92,14 +91,14 @@ class Layer(ABC):
 
     @abstractmethod
     def records(self, at: str = "", x: str = "x") -> list[Record]:
-        """The records of the layer, whose input is the value ``x``; ``at`` begins their names."""
+        """The records of the layer for the input value ``x``; ``at`` begins their names."""
 
     @abstractmethod
     def matrices(self, at: str = "") -> dict[str, Projection]:
         """The ternary matrices, by the names of the records."""
 
     def vectors(self, at: str = "") -> dict[str, np.ndarray]:
-        """The vectors that records store beside the matrices, by their names."""
+        """The stored vectors of the records, by name."""
         return {}
 
     def start(self, batch: int = 1, like: Array | None = None) -> State:
@@ -108,14 +107,14 @@ class Layer(ABC):
         return tuple(xp.zeros((batch, channels), dtype=xp.int64) for channels in self.states)
 
     def step(self, x: Array, state: State = (), tap: Tap = ignore) -> tuple[Array, State]:
-        """Advance by one token, by the integer reference.
+        """Advance by one token on the integer reference.
 
         Parameters
         ----------
         x
             int64 ``[batch, columns]`` of ``bits`` signed bits.
         state
-            As :meth:`start` or the step before gave it; not modified.
+            From :meth:`start` or the previous step; not modified.
         tap
             Called as ``tap(name, value)`` with every intermediate tensor.
 
@@ -127,7 +126,7 @@ class Layer(ABC):
         Raises
         ------
         ValueError
-            If ``x`` is not of integers, or it or a state has another shape or leaves its range.
+            If ``x`` is not of integers, or it or a state has a wrong shape or exceeds its range.
         """
         y, state = self._advance(x[None], state, tap)
         return y[0], state
@@ -146,11 +145,11 @@ class Layer(ABC):
         return xp.permute_dims(xp.concat(rows), (1, 0, 2)), state
 
     def to_model(self, provenance: Mapping[str, Any] = MappingProxyType({})) -> QuantizedModel:
-        """The layer as a model, which can be saved: a network over frames, as it begins with an
+        """The layer as a model that can be saved: a network over frames, as it begins with an
         :class:`InputLayer`.
 
-        ``provenance`` says where it comes from (JSON). Raises ValueError if the layer does not
-        begin with an input, has formats of its own, or does not have states of one length.
+        ``provenance`` is its origin (JSON). Raises ValueError if the layer does not begin with an
+        input, has formats of its own, or does not have states of one length.
         """
         records = self.records(x=FRAMES)
         if not isinstance(records[0], Input):
@@ -197,8 +196,8 @@ class Layer(ABC):
     def _integers(self, like: Array) -> IntegerRecords:
         """The integer reference of the layer.
 
-        Made once for each namespace and device of arrays: to bring the weights there takes
-        several times as long as to multiply with them.
+        Made once per namespace and device of arrays: moving the weights there takes several times
+        as long as multiplying with them.
         """
         key = (array_namespace(like).__name__, str(device(like)))
         if key not in self._made:
@@ -218,7 +217,7 @@ class Layer(ABC):
 
 @dataclass(frozen=True, eq=False)
 class _Mixer(Layer):
-    """A layer of projections: what BitLinear, MLGRU and GLU have in common.
+    """A layer of projections: the common part of BitLinear, MLGRU and GLU.
 
     ``projections`` by name, in the order of computation: the first takes the input, the last
     gives the output. ``prefix`` begins their names in the records.
@@ -255,7 +254,7 @@ class BitLinearLayer(_Mixer):
         Parameters
         ----------
         weights
-            The matrix with its scale and bias, or its codes ``[rows, columns]`` alone.
+            The matrix with its scale and bias, or only its codes ``[rows, columns]``.
         profile
             Numeric formats, or their name.
         output
@@ -265,7 +264,7 @@ class BitLinearLayer(_Mixer):
         ------
         ValueError
             If the weights are not ternary, the scale cannot be represented or a bias does not fit
-            a bit more than the output.
+            one bit more than the output.
         """
         matrix = ternary_matrix("weights", weights)
         profile = profile_of(profile)
@@ -280,7 +279,7 @@ class BitLinearLayer(_Mixer):
 class MlgruLayer(_Mixer):
     """The token mixer: ``y = out(norm(g * h))`` with ``h = f * h + (1 - f) * c``.
 
-    ``f``, ``c`` and ``g`` are projections of ``norm(x)``, behind a sigmoid, a SiLU and a
+    ``f``, ``c`` and ``g`` are projections of ``norm(x)``, followed by a sigmoid, a SiLU and a
     sigmoid (arXiv 2406.02528, eqs. 7 to 11). Make one with :meth:`of`.
     """
 
@@ -291,7 +290,7 @@ class MlgruLayer(_Mixer):
         cls, f: Ternary, c: Ternary, g: Ternary, out: Ternary, *,
         profile: NumericProfile | str = S16, output: FixedPoint | None = None,
     ) -> MlgruLayer:
-        """Make the layer of its four ternary matrices.
+        """Make the layer from its four ternary matrices.
 
         Parameters
         ----------
@@ -308,8 +307,8 @@ class MlgruLayer(_Mixer):
         Raises
         ------
         ValueError
-            If a matrix is not ternary, shapes do not fit each other, a scale cannot be
-            represented or a bias does not fit a bit more than its output.
+            If a matrix is not ternary, shapes do not match, a scale cannot be represented or a
+            bias does not fit one bit more than its output.
         """
         profile = profile_of(profile)
         fmt = profile.x if output is None else output
@@ -330,7 +329,7 @@ class GluLayer(_Mixer):
         cls, gate: Ternary, up: Ternary, down: Ternary, *,
         profile: NumericProfile | str = S16, output: FixedPoint | None = None,
     ) -> GluLayer:
-        """Make the layer of its three ternary matrices.
+        """Make the layer from its three ternary matrices.
 
         Parameters
         ----------
@@ -359,11 +358,11 @@ class GluLayer(_Mixer):
 
 @dataclass(frozen=True, eq=False)
 class InputLayer(Layer):
-    """What a network over a sensor begins with: each channel of a frame less an offset, times a
-    power of two, and a 1 behind the channels. Make one with :meth:`of`.
+    """The first layer of a network over a sensor: each channel of a frame minus an offset, times a
+    power of two, followed by a 1. Make one with :meth:`of`.
 
-    A norm removes the amplitude of a frame: behind it a loud one looks like a quiet one. The 1,
-    which is divided by the same root, preserves it. Powers of two need no multiplier.
+    A norm removes the amplitude of a frame: after it a loud one looks like a quiet one. The 1,
+    divided by the same root, preserves it. Powers of two need no multiplier.
 
     >>> layer = InputLayer.of([20.0, 0.0], [-3, 2], [64.0, 0.5])
     >>> x = layer.integers([[28.0, 0.25]])
@@ -380,26 +379,26 @@ class InputLayer(Layer):
     def of(
         cls, offset: Any, exponent: Any, largest: Any, *, profile: NumericProfile | str = S16,
     ) -> InputLayer:
-        """Make the layer of constants for each channel, ``[channels]`` each.
+        """Make the layer from constants per channel, ``[channels]`` each.
 
         Parameters
         ----------
         offset
-            What is subtracted: the mean of the channel, say.
+            The value to subtract, such as the mean of the channel.
         exponent
             Whole numbers: the difference is multiplied by 2 to their power, after which the
-            channels should be of like size, near 1.
+            channels should be of similar size, near 1.
         largest
-            Largest magnitude of the channel; values beyond it are clipped. The integers of a
-            channel are as fine as ``FRAME_BITS``, 16, allow.
+            Largest magnitude of the channel; values beyond it are clipped. Each channel uses the
+            finest resolution that ``FRAME_BITS``, 16, allow.
         profile
             Numeric formats, or their name.
 
         Raises
         ------
         ValueError
-            If the lengths differ, a number is not finite, an exponent is not whole, or an offset is
-            larger than the largest magnitude; the channel is named.
+            If the lengths differ, a number is not finite, an exponent is not whole, or an offset
+            exceeds the largest magnitude; the message names the channel.
         """
         profile = profile_of(profile)
         bits = FRAME_BITS
@@ -428,7 +427,7 @@ class InputLayer(Layer):
                 f"2^{exponents[beyond[0]]:g} are far outside of {profile.x}")
         return cls(profile, frac, np.rint(np.ldexp(offsets, frac)).astype(np.int64), shift)
 
-    # In place of a field, which a property may not replace for mypy; nothing assigns it.
+    # mypy allows no property in place of a field; nothing assigns it.
     @property
     def output(self) -> FixedPoint:  # type: ignore[override]
         """The format of the residual stream."""
@@ -437,7 +436,7 @@ class InputLayer(Layer):
     def integers(self, frames: Any) -> np.ndarray:
         """Real frames ``[..., channels]`` as the integers that the layer takes, int64.
 
-        Rounded half up, and clipped. Raises ValueError if a frame has another length, or a number
+        Rounded half up, and clipped. Raises ValueError if a frame has the wrong length or a number
         is not finite.
         """
         return frame_integers(frames, self.frac, self.bits)[0]
@@ -463,7 +462,7 @@ def _gated(
     gates: Mapping[str, Ternary], last: tuple[str, Ternary], profile: NumericProfile,
     output: FixedPoint,
 ) -> dict[str, Projection]:
-    """Projections side by side, of one shape, and one that takes what is made of them."""
+    """Parallel projections of one shape, and one that takes the result computed from them."""
     matrices = {name: ternary_matrix(name, value) for name, value in gates.items()}
     first, *others = matrices
     shape = matrices[first].weight.shape
@@ -491,7 +490,7 @@ class ResidualLayer(Layer):
     Raises
     ------
     ValueError
-        If the layer does not give as many values as it takes, or another fraction than the
+        If the layer gives another number of values than it takes, or other fraction bits than the
         residual stream has.
     """
 
@@ -508,10 +507,10 @@ class ResidualLayer(Layer):
                 f"a layer with a residual must have {x.frac} fraction bits in its output, those "
                 f"of the residual stream, got {layer.output.frac}")
 
-    # In place of a field, which a property may not replace for mypy; nothing assigns either.
+    # mypy allows no property in place of a field; nothing assigns either.
     @property
     def profile(self) -> NumericProfile:  # type: ignore[override]
-        """That of the layer."""
+        """The profile of the layer."""
         return self.layer.profile
 
     @property
@@ -533,20 +532,20 @@ class ResidualLayer(Layer):
         return self.layer.vectors(self._inside(at))
 
     def _inside(self, at: str) -> str:
-        """What begins the names of the layer's records, of which another sum must differ."""
+        """Prefix of the names of the layer's records; another sum needs a different one."""
         return f"{at}residual." if isinstance(self.layer, ResidualLayer) else at
 
 
 @dataclass(frozen=True, eq=False)
 class SequentialLayer(Layer):
-    """Layers one after the other.
+    """Layers in sequence.
 
     Raises
     ------
     ValueError
-        If there is none, they have different profiles, the values that one gives are not as
-        many as the next one takes, are wider than a norm takes, or have another format than
-        the residual stream where the next layer adds to it.
+        If there is none, they have different profiles, or the values that one gives differ in
+        number from those the next one takes, are wider than a norm takes, or have another format
+        than the residual stream if the next layer adds to it.
     """
 
     layers: Sequence[Layer]
@@ -577,10 +576,10 @@ class SequentialLayer(Layer):
                     f"layer {index + 1} adds to its input, which must have the format "
                     f"{following.input}; layer {index} gives {one.output}")
 
-    # In place of a field, which a property may not replace for mypy; nothing assigns either.
+    # mypy allows no property in place of a field; nothing assigns either.
     @property
     def profile(self) -> NumericProfile:  # type: ignore[override]
-        """That of all layers."""
+        """The profile of all layers."""
         return self.layers[0].profile
 
     @property
@@ -621,10 +620,10 @@ class NetworkLayer(Layer):
         if not self.model.is_network:
             raise ValueError("a language model is no layer: it takes tokens, and no frames")
 
-    # In place of a field, which a property may not replace for mypy; nothing assigns either.
+    # mypy allows no property in place of a field; nothing assigns either.
     @property
     def profile(self) -> NumericProfile:  # type: ignore[override]
-        """That of the model."""
+        """The profile of the model."""
         return self.model.profile
 
     @property
@@ -652,7 +651,7 @@ class NetworkLayer(Layer):
 
 
 LayerOrWeights: TypeAlias = Layer | MatrixLayer | QuantizedModel | Ternary
-"""What is taken for a layer: one, a network, or the ternary matrix of a BitLinear."""
+"""Accepted as a layer: a layer, a network, or the ternary matrix of a BitLinear."""
 
 
 def layer_of(
@@ -661,7 +660,8 @@ def layer_of(
 ) -> Layer | MatrixLayer:
     """The layer itself, or the BitLinear of weights in these formats.
 
-    Raises ValueError if the weights are none, or formats are given for a layer, which has its own.
+    Raises ValueError if the weights are invalid, or formats are given for a layer, which has its
+    own.
     """
     if isinstance(layer_or_weights, QuantizedModel):
         layer_or_weights = NetworkLayer(layer_or_weights)
@@ -676,7 +676,7 @@ def layer_of(
 def matrix_layer_of(
     weights: MatrixLayer | Ternary, output: FixedPoint | None = None,
 ) -> MatrixLayer:
-    """The layer itself, or that of a ternary matrix with this output format.
+    """The layer itself, or the layer of a ternary matrix with this output format.
 
     Raises ValueError as :meth:`MatrixLayer.of` does, or if a format is given for a layer, which has
     its own.

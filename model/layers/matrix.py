@@ -1,4 +1,4 @@
-"""A ternary matrix: as one has it, and as a layer of int8 activations in, sums or results out."""
+"""A ternary matrix, and a layer of one: int8 activations in, sums or results out."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ __all__ = ["ACT_BITS", "MANTISSA_BITS", "TERNARY_TOLERANCE", "MatrixLayer", "Req
            "Ternary", "TernaryMatrix", "ternary_matrix"]
 
 TERNARY_TOLERANCE = 1e-3
-"""How far a real weight may be from a ternary one, in parts of the scale."""
+"""Largest deviation of a real weight from a ternary one, relative to the scale."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TernaryMatrix:
-    """A matrix of -1, 0 and 1, what a code stands for, and what is added to the products.
+    """A matrix of -1, 0 and 1 with its scale and bias.
 
     Parameters
     ----------
     weight
         ``[rows, columns]``, -1, 0 and 1 in any type of number; kept as int8.
     scale
-        The real number that a code of 1 stands for, positive.
+        The real value of a code of 1, positive.
     bias
         Real numbers ``[rows]``, added to the products; None for zeros.
 
     Raises
     ------
     ValueError
-        If the weights are no matrix or not ternary, the scale is not positive and finite, or
-        the bias has another length or is not finite.
+        If the weights are not a matrix or not ternary, the scale is not positive and finite, or
+        the bias has the wrong length or is not finite.
 
     >>> TernaryMatrix([[1, 0, -1]], scale=0.5).weight
     array([[ 1,  0, -1]], dtype=int8)
@@ -88,13 +88,13 @@ class TernaryMatrix:
         """The matrix of weights that are already ternary: all of them ``-s``, 0 or ``s``.
 
         ``weights`` are real numbers ``[rows, columns]``; each may be off by
-        :data:`TERNARY_TOLERANCE` of s, as rounding to 16 bits leaves it. If all are zero,
-        the scale is 1.
+        :data:`TERNARY_TOLERANCE` of s, as after rounding to 16 bits. If all are zero, the
+        scale is 1.
 
         Raises
         ------
         ValueError
-            If a weight is further off, with the largest deviation; or as the constructor does.
+            If a weight is further off, with the largest deviation; or as in the constructor.
 
         >>> TernaryMatrix.from_float([[0.25, 0.0, -0.25]]).scale
         0.25
@@ -128,19 +128,19 @@ class TernaryMatrix:
 
 
 def _array(values: Any) -> np.ndarray:
-    """Numbers as an array; tensors of torch, which NumPy refuses in bfloat16, with a gradient or of
-    a GPU, as float64."""
+    """Numbers as an array; torch tensors, which NumPy refuses in bfloat16, with a gradient or on a
+    GPU, as float64."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().double()
     return np.asarray(values)
 
 
 Ternary: TypeAlias = TernaryMatrix | np.ndarray
-"""What is taken for a ternary matrix: one, or its codes alone with the scale 1."""
+"""Accepted as a ternary matrix: one, or only its codes, with the scale 1."""
 
 
 def ternary_matrix(name: str, value: Ternary) -> TernaryMatrix:
-    """``value`` as a :class:`TernaryMatrix`; ``name`` says in messages which one it is.
+    """``value`` as a :class:`TernaryMatrix`; messages call it ``name``.
 
     Raises ValueError as :class:`TernaryMatrix` does.
     """
@@ -165,7 +165,7 @@ Array = Any
 class Requantization:
     """From a sum to a fixed-point result: ``sat(rs(sum * k, shift) + bias)``.
 
-    ``k`` has :data:`MANTISSA_BITS` bits, the highest of them set; ``shift`` is from 1 to 40;
+    ``k`` has :data:`MANTISSA_BITS` bits with the highest set; ``shift`` is from 1 to 40;
     ``bias`` is int32 ``[rows]`` with one bit more than ``output``.
     """
 
@@ -186,7 +186,7 @@ class MatrixLayer:
     weight
         int8 ``[rows, columns]`` of -1, 0 and 1.
     requantization
-        What is done with the sums; None leaves them as they are.
+        Applied to the sums; None leaves them unchanged.
 
     >>> layer = MatrixLayer.of(np.array([[1, 0, -1], [1, 1, 1]]))
     >>> layer(np.array([5, 7, -128])).tolist()
@@ -203,7 +203,7 @@ class MatrixLayer:
         Parameters
         ----------
         weights
-            The matrix, or its codes ``[rows, columns]`` alone.
+            The matrix, or only its codes ``[rows, columns]``.
         output
             Format of the results, 2 to 23 bits: ``sum * scale + bias`` as a fixed-point number,
             rounded half up and saturated. None for the sums themselves; scale and bias must then
@@ -213,7 +213,7 @@ class MatrixLayer:
         ------
         ValueError
             If the weights are not ternary, the scale cannot be represented, a bias does not fit
-            a bit more than the output, or there is a scale or bias and no output format.
+            one bit more than the output, or there is a scale or bias but no output format.
         """
         matrix = ternary_matrix("weights", weights)
         if output is None:
@@ -266,7 +266,7 @@ class MatrixLayer:
         Raises
         ------
         ValueError
-            If the activations have another shape or leave their range.
+            If the activations have a wrong shape or exceed their range.
         """
         xp = array_namespace(acts)
         if not xp.isdtype(acts.dtype, "integral"):

@@ -1,1 +1,1 @@
-"""Compiled kernels for training on a CPU: their C++, building it, and what autograd makes of it."""
+"""Compiled kernels for training on a CPU: C++ sources, build, and autograd functions."""

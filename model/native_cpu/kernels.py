@@ -1,7 +1,7 @@
 """The compiled kernels as functions of torch tensors, with gradients.
 
 For the table of :mod:`sterna.model.network.kernels`. Tensors are float32 on the CPU and not empty;
-shapes that do not fit are a ValueError. What each computes is told where torch's form of it is:
+shapes that do not fit raise ValueError. The functions are documented with their torch forms in
 :mod:`sterna.model.network.bitlinear`, ``recurrence`` and ``gates``.
 """
 
@@ -25,9 +25,9 @@ __all__ = ["cpu_kernels", "kernels_of_library"]
 
 
 def cpu_kernels(note: Callable[[str], None] = lambda line: None) -> Kernels | None:
-    """The kernels for this processor, compiled if they are not yet; None where they cannot be had.
+    """The kernels for this processor, compiled if necessary; None if unavailable.
 
-    ``note`` is called with one line that says what will compute, and if it is not the kernels, why.
+    ``note`` is called with one line that names what will compute, and if not the kernels, why.
     """
     if switched_off():
         note(f"computing with torch's operators, as {SWITCH}=0 asks for")
@@ -61,7 +61,7 @@ def kernels_of_library(path: Path) -> Kernels:
 
 
 def _same(what: str, found: Sequence[int], expected: Sequence[int]) -> None:
-    """Refuse a shape that the library would read beyond, as nothing there checks one."""
+    """Refuse a wrong shape, as the library checks no bounds."""
     if tuple(found) != tuple(expected):
         raise ValueError(f"{what} must be {list(expected)}, got {list(found)}")
 
@@ -95,7 +95,7 @@ class _BitLinear(torch.autograd.Function):
         library.bit_linear_forward(
             tokens, columns, count, parts, torch.get_num_threads(),
             *map(_address, arrays), scales, limit, 0, x, q, gain, inverse, codes, out)
-        # Without a limit the outputs are not looked at again.
+        # Without a limit the outputs are not needed again.
         ctx.save_for_backward(q, gain, inverse, codes, scales, out if limit < _ALL else None)
         ctx.library, ctx.limit, ctx.rows, ctx.shape = library, limit, rows, x.shape
         ctx.has_biases = bool(biases)
@@ -110,7 +110,7 @@ class _BitLinear(torch.autograd.Function):
         to_x, to_weights = grad.new_empty(ctx.shape), grad.new_empty((rows, columns))
         to_biases = grad.new_empty(rows) if ctx.has_biases else None
         sizes = (ctypes.c_int64 * len(ctx.rows))(*ctx.rows)
-        # As torch's own product does by this setting, where the processor can.
+        # As torch's product with this setting, if the processor supports it.
         halves = torch.get_float32_matmul_precision() == "medium"
         ctx.library.bit_linear_backward(
             q.shape[0], columns, rows, len(ctx.rows), torch.get_num_threads(), None, None,

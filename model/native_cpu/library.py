@@ -1,7 +1,7 @@
 """The library of kernels for training on a CPU: built on first use, called through ctypes.
 
-It is plain C++ with a C interface rather than an extension of torch: it takes pointers, needs no
-header of torch or Python, builds in seconds, and the same file serves every version of both.
+It is plain C++ with a C interface rather than a torch extension: it takes pointers, needs no torch
+or Python headers, builds in seconds, and one file serves all their versions.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["KERNEL_SOURCES", "SWITCH", "kernel_library", "load_kernels", "switch
 KERNEL_SOURCES = Path(__file__).parent / "cpp"
 """The C++ sources."""
 SWITCH = "STERNA_NATIVE"
-"""Environment variable that switches the kernels off, with the value 0."""
+"""Environment variable that disables the kernels with the value 0."""
 
-# For the processor at hand, in whose vectors the sources are written. A product and the sum after
-# it may be rounded as one, as torch does where it adds a bias.
+# For this processor, with vectors of its width. Multiply-adds may be fused, as in torch's addition
+# of a bias.
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-gnu-unique",
           "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
 
@@ -48,8 +48,8 @@ _CALLS: dict[str, tuple[tuple[type, str], ...]] = {
         (_Numbers, "count threads"), (ctypes.c_float, "limit"),
         (_Memory, "first second out grad to_both")),
 }
-"""What both passes of an operation are given: a type, and the names of those that have it, in the
-order of the structure in cpp/ that says what they are."""
+"""Arguments of both passes of an operation: a type and the names of its arguments, in the order of
+the structure in cpp/ that describes them."""
 
 
 def switched_off() -> bool:
@@ -58,8 +58,8 @@ def switched_off() -> bool:
 
 
 def kernel_library(processor: str = "native", *options: str) -> CppLibrary:
-    """What is built: for the processor at hand, or for another that it can stand in for, by the
-    name that g++ has for it and ``options`` that take from it."""
+    """The library to build, for this processor or one that it can emulate, given by its g++ name
+    and ``options`` that remove features."""
     return CppLibrary(
         "sterna-training", KERNEL_SOURCES, (*_FLAGS, f"-march={processor}", *options),
         "the kernels of training", this_processor=True)
@@ -67,7 +67,7 @@ def kernel_library(processor: str = "native", *options: str) -> CppLibrary:
 
 @cache
 def load_kernels(path: Path) -> ctypes.CDLL:
-    """The library, loaded: ``scan_forward`` and the others take tensors for their memory.
+    """The loaded library: ``scan_forward`` and the others take tensors for pointers.
 
     Raises CompileError if the system cannot load it.
     """

@@ -1,4 +1,4 @@
-"""The float model, with torch: modules that are their equations.
+"""The float model in torch: modules written as their equations.
 
-``forward`` runs a row of tokens, ``step`` one token; both compute the same.
+``forward`` runs a row of tokens, ``step`` a single token; the results are the same.
 """

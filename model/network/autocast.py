@@ -16,12 +16,12 @@ _Result = TypeVar("_Result")
 
 
 def keeps_precision(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """Decorator: under autocast the function computes as without it, in float32 or float64.
+    """Decorator: disable autocast for the function, which computes in float32 or float64.
 
-    Sums of ternary products are exact whole numbers up to 2^24; bfloat16 has 8 bits for them.
-    Arguments in half precision, which other parts of a model make under autocast, are taken as
-    float32; gradients come back in the type of the argument. (``torch.amp.custom_fwd`` is for a
-    kind of device that has to be named beforehand.)
+    Sums of ternary products are exact integers up to 2^24; bfloat16 has 8 bits for them. Arguments
+    in half precision, which other parts of a model produce under autocast, are cast to float32;
+    gradients have the type of the argument. (``torch.amp.custom_fwd`` needs the kind of device to
+    be named beforehand.)
     """
     @wraps(function)
     def run(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
@@ -38,7 +38,7 @@ def _device_under_autocast(arguments: tuple[Any, ...]) -> str | None:
     for each in arguments:
         if isinstance(each, Tensor):
             kind = each.device.type
-            # Not available: the meta device, which computes nothing.
+            # Not available for the meta device, which computes nothing.
             known = torch.amp.is_autocast_available(kind)
             return kind if known and torch.is_autocast_enabled(kind) else None
         if isinstance(each, tuple | list) and each:
@@ -47,7 +47,7 @@ def _device_under_autocast(arguments: tuple[Any, ...]) -> str | None:
 
 
 def _widened(argument: Any) -> Any:
-    """Tensors of half precision in float32, in tuples and lists too."""
+    """Cast half-precision tensors to float32, in tuples and lists too."""
     if isinstance(argument, Tensor):
         return argument.float() if argument.dtype in (torch.bfloat16, torch.float16) else argument
     if type(argument) in (tuple, list):

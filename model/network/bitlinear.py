@@ -1,12 +1,11 @@
-"""A linear map with ternary weights, fed with 8-bit activations.
+"""A linear map with ternary weights and 8-bit activations.
 
-``y = absmax_quantize(x) @ ternarize(weight).T + bias`` is what is computed.
-:func:`bit_linear` does it in one piece: whole numbers are multiplied with codes, the
-scales come after. The sums are then exact in float32 (up to 2^24 / 127 columns), hence
-independent of the order of addition, of the number of threads and of the batch, and
-they stay exact when the matrix unit takes its inputs in bfloat16 or TF32.
+It computes ``y = absmax_quantize(x) @ ternarize(weight).T + bias``. :func:`bit_linear` multiplies
+integers with codes first and then applies the scales. The sums are thus exact in float32 (up to
+2^24 / 127 columns), hence independent of the summation order, the number of threads and the batch,
+and they stay exact when the matrix unit takes its inputs in bfloat16 or TF32.
 
-What is made from weights is kept while a model is evaluated and they stay the same
+Values derived from weights are cached during evaluation until the weights change
 (:class:`KeepsCodes`).
 """
 
@@ -41,7 +40,7 @@ __all__ = [
 _Made = TypeVar("_Made")
 
 _steps = [0]
-"""Optimiser steps that this process has done."""
+"""Number of optimiser steps done by this process."""
 
 
 def _count_step(*_: Any) -> None:
@@ -49,17 +48,17 @@ def _count_step(*_: Any) -> None:
         _steps[0] += 1
 
 
-# Fused optimisers write to parameters without a record in their version counters.
+# Fused optimisers write to parameters without updating their version counters.
 register_optimizer_step_post_hook(_count_step)
 
 
 class _Kept(Generic[_Made]):
-    """A value made from parameters, made anew as soon as one of them is seen to have changed.
+    """A value computed from parameters, recomputed when one of them is seen to have changed.
 
-    Seen are steps of any optimiser of torch, operations in place such as ``load_state_dict``,
-    another tensor by ``.data =`` or as a new parameter, another type or device. **Not** seen is
-    what torch keeps no record of: ``parameter.data.mul_(2)``, writing to the memory through NumPy,
-    a compiled ``optimizer.step``. Copies and pickles of it are empty.
+    Detected: steps of any torch optimiser, in-place operations such as ``load_state_dict``, another
+    tensor by ``.data =`` or as a new parameter, another type or device. **Not** detected, as torch
+    keeps no record: ``parameter.data.mul_(2)``, writes to the memory through NumPy, a compiled
+    ``optimizer.step``. Copies and pickles of it are empty.
     """
 
     def __init__(self) -> None:
@@ -68,10 +67,10 @@ class _Kept(Generic[_Made]):
         self._step = 0
 
     def get(self, parameters: Sequence[Tensor], make: Callable[[], _Made]) -> _Made:
-        """What ``make()`` gives for the parameters as they are."""
+        """The result of ``make()`` for the current parameters."""
         if self._made is None or not self._same(parameters):
             self._made, self._step = make(), _steps[0]
-            # A detached tensor holds the memory, so its address cannot come back as another's.
+            # A detached tensor keeps the memory alive, so that its address is not reused.
             self._sources = tuple((each.detach(), each._version) for each in parameters)
         return self._made
 
@@ -89,11 +88,11 @@ class _Kept(Generic[_Made]):
 
 
 class KeepsCodes(nn.Module):
-    """A module that keeps the codes of its ternary weights while it is evaluated.
+    """A module that caches the codes of its ternary weights during evaluation.
 
-    That is after ``eval()``, without gradients; they take as much memory as weights in float32.
+    That is after ``eval()``, without gradients; they take as much memory as float32 weights.
     ``train()``, ``eval()`` and a move to another type or device drop them, so a loop that calls
-    these around its evaluation is safe with whatever happens to weights in between.
+    these around its evaluation is safe whatever happens to the weights in between.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -101,8 +100,8 @@ class KeepsCodes(nn.Module):
         self.kept: _Kept[Any] = _Kept()
 
     def keeps(self, parameters: Sequence[Tensor]) -> bool:
-        """Whether to keep codes now: not when a graph is traced, nor of tensors that are made for
-        every call, as those of a parametrisation."""
+        """Whether to cache codes now: not while tracing a graph, nor for tensors computed at every
+        call, as by a parametrisation."""
         return not (self.training or torch.is_grad_enabled() or torch.compiler.is_compiling()) and (
             all(type(each) is nn.Parameter and not (each.is_meta or each.is_inference())
                 for each in parameters))
@@ -121,7 +120,7 @@ def naive_bit_linear(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None,
     limit: float = math.inf,
 ) -> Tensor:
-    """The same as :func:`bit_linear` from its two quantisers and autograd: for reading."""
+    """Reference version of :func:`bit_linear` from its two quantisers and autograd."""
     weight = torch.cat([ternarize(weight) for weight in weights])
     bias = torch.cat(list(biases)) if biases else None
     return F.linear(absmax_quantize(x), weight, bias).clamp(-limit, limit)
@@ -135,7 +134,7 @@ class _BitLinear(torch.autograd.Function):
         codes, row_scale = (each.to(x.dtype) for each in codes_and_row_scale(weights))
         out, q, gain, inverse = _multiply(x, codes, row_scale, bias, limit)
         clamped = out if limit < math.inf else None
-        # Whole numbers up to 127: a byte of each is kept, not four.
+        # Integers up to 127: one byte each is kept, not four.
         ctx.save_for_backward(
             q.to(torch.int8), gain, inverse, codes.to(torch.int8), row_scale, clamped)
         ctx.limit = limit
@@ -164,8 +163,8 @@ class _BitLinear(torch.autograd.Function):
 
 
 def codes_and_row_scale(weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """What :func:`bit_linear` makes of its weights, in float32: codes ``[rows of all, columns]``
-    and the scale of each row ``[rows of all]``, of a single matrix without dimensions."""
+    """The weights of :func:`bit_linear` as float32 codes ``[rows of all, columns]`` and the scale
+    of each row ``[rows of all]``; without dimensions for a single matrix."""
     parts = [ternary_codes_and_scale(weight) for weight in weights]
     if len(parts) == 1:
         return parts[0]
@@ -176,7 +175,7 @@ def codes_and_row_scale(weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 def _multiply(
     x: Tensor, codes: Tensor, row_scale: Tensor, bias: Tensor | None, limit: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The outputs, then what :func:`absmax_codes` gives of ``x [count, columns]``."""
+    """The outputs, then the results of :func:`absmax_codes` for ``x [count, columns]``."""
     q, gain, inverse = absmax_codes(x.reshape(-1, x.shape[-1]))
     sums = q @ codes.t()
     if row_scale.dim():
@@ -185,8 +184,8 @@ def _multiply(
     else:       # one scale for all rows of the matrix
         factor = inverse * row_scale
     out = sums.mul_(factor) if bias is None else torch.addcmul(bias, sums, factor)
-    # Not a view, as nobody else has the sums: FSDP2 hangs its hooks on what modules return, and
-    # an operation in place on a view would lose them.
+    # Not a view, as the sums are not shared: FSDP2 attaches hooks to module outputs, and an
+    # in-place operation on a view would lose them.
     out = torch.ops.aten._unsafe_view(out, [*x.shape[:-1], out.shape[-1]])
     if limit < math.inf:
         out.clamp_(-limit, limit)
@@ -197,13 +196,13 @@ def _multiply(
 def project_codes(
     x: Tensor, codes: Tensor, row_scale: Tensor, bias: Tensor | None, limit: float = math.inf,
 ) -> Tensor:
-    """The numbers of :func:`bit_linear`, without gradients, from :func:`codes_and_row_scale`."""
+    """The result of :func:`bit_linear`, without gradients, from :func:`codes_and_row_scale`."""
     return _multiply(x, codes.to(x.dtype), row_scale.to(x.dtype), bias, limit)[0]
 
 
 def _gained(weight: Tensor, gain: Tensor, matrix: Tensor) -> Tensor:
-    """``weight * gain``, whose gradient to the gain goes through the matrix that is used: through
-    the latent weights, `tiny` lost 0.08 bits per byte. No parameter is kept for the backward pass,
+    """``weight * gain``, with the gradient of the gain taken through the ternary matrix: through
+    the latent weights, `tiny` lost 0.08 bits per byte. No parameter is saved for the backward pass,
     before which FSDP frees its memory."""
     size = gain.detach().clone()
     return weight * size + (gain - size) * matrix
@@ -217,11 +216,11 @@ def bit_linear(
 ) -> Tensor:
     """Normalise and quantise ``x [..., columns]`` once, and project it with every weight.
 
-    ``weights`` are latent matrices ``[rows, columns]``, each made ternary with its own scale,
-    ``biases`` one ``[rows]`` for each, or None. Returns the outputs of all side by side,
+    ``weights`` are latent matrices ``[rows, columns]``, each ternarised with a separate scale,
+    ``biases`` one ``[rows]`` for each, or None. Returns the concatenated outputs
     ``[..., rows of all]``. They saturate at plus and minus ``limit``, and saturated ones pass no
-    gradient; others pass straight through both quantisers. ``gains`` are a number ``[1]`` for each
-    matrix, by which it is multiplied.
+    gradient; others pass straight through both quantisers. ``gains`` are factors ``[1]``, one per
+    matrix.
     """
     if gains is not None:
         weights = [_gained(weight, gain, ternarize(weight).detach())
@@ -243,8 +242,8 @@ def float_linear(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None,
     limit: float = math.inf, gains: Sequence[Tensor] | None = None,
 ) -> Tensor:
-    """:func:`bit_linear` without its two quantisers, in whose place it can be put: ``x`` is divided
-    by its root mean square and projected by the latent weights as they are."""
+    """Drop-in replacement of :func:`bit_linear` without its two quantisers: ``x`` is divided by its
+    root mean square and projected by the latent weights."""
     if gains is not None:
         weights = [_gained(weight, gain, weight.detach().clone())
                    for weight, gain in zip(weights, gains, strict=True)]
@@ -257,10 +256,10 @@ class BitLinear(KeepsCodes):
     """One ternary projection: latent weights ``[rows, columns]``, a gain ``[1]`` and a bias
     ``[rows]``.
 
-    Weights begin uniform within ``±1/sqrt(columns)``, drawn by ``generator``, the gain at one,
-    biases at zero. ``round_bias`` says what the bias becomes before it is added, as its format in
-    integers. The gain multiplies the matrix: its scale can grow while weight decay keeps weights so
-    small that codes flip.
+    Weights are initialised uniformly within ``±1/sqrt(columns)``, drawn by ``generator``, the gain
+    at one, biases at zero. ``round_bias`` is applied to the bias before it is added, as to its
+    integer format. The gain multiplies the matrix: its scale can grow while weight decay keeps
+    weights so small that codes flip.
     """
 
     def __init__(
@@ -278,7 +277,7 @@ class BitLinear(KeepsCodes):
 
     @property
     def latent(self) -> Tensor:
-        """What is made ternary, ``[rows, columns]``: the weights times the gain."""
+        """The matrix to ternarise, ``[rows, columns]``: the weights times the gain."""
         if self.gain is None:
             return self.weight
         return _gained(self.weight, self.gain, ternarize(self.weight).detach())
@@ -292,7 +291,7 @@ class BitLinear(KeepsCodes):
 
     @property
     def sources(self) -> list[Tensor]:
-        """What it computes with: weights, gain and bias, as far as it has them."""
+        """The existing ones of weights, gain and bias."""
         return [each for each in (self.weight, self.gain, self.bias) if each is not None]
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""DenseMML, the ternary layer of Keras-MML (keras-matmulless 0.1.2): a norm with a gain in it.
+"""DenseMML, the ternary layer of Keras-MML (keras-matmulless 0.1.2), with a gained norm.
 
-Unlike in :class:`~sterna.model.network.bitlinear.BitLinear` the norm comes before the quantiser and
-has a trained gain, so that the size of a vector says something. Values are those of the package.
-Gradients of ``x``, gain and bias are, too; of the weights they are not: the package differentiates
-the scale ``s = mean|W|`` as well and passes through the codes instead of the weights, which gives
+Unlike in :class:`~sterna.model.network.bitlinear.BitLinear` the norm precedes the quantiser and has
+a trained gain, so that the size of a vector matters. Values and the gradients of ``x``, gain and
+bias equal those of the package; gradients of the weights do not: the package also differentiates
+the scale ``s = mean|W|`` and passes through the codes instead of the weights, which gives
 ``s * g + sign(W) * sum(g * T) / n`` where ours is ``g``, with codes T and n weights.
 """
 
@@ -38,7 +38,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "linear": _linear, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": F.relu,
     "gelu": F.gelu, "silu": F.silu, "selu": F.selu,
 }
-"""The functions by the names that Keras uses; ``gelu`` is the exact one."""
+"""The functions by their Keras names; ``gelu`` is the exact one."""
 
 
 def activation_named(name: str) -> Activation:
@@ -80,15 +80,15 @@ def dense_mml(
 
 
 class DenseMML(nn.Module):
-    """:func:`dense_mml` of trained weights ``[rows, columns]``, which begin as those of a
-    ``BitLinear``, gains, which begin at one, and a bias."""
+    """:func:`dense_mml` with trained weights ``[rows, columns]``, initialised as in a
+    ``BitLinear``, gains, initialised to one, and a bias."""
 
     def __init__(
         self, columns: int, rows: int, *, bias: bool = True,
         generator: torch.Generator | None = None, eps: float = 0.0,
     ) -> None:
         super().__init__()
-        # It holds weight and bias, and counts as ternary; its own norm is not used.
+        # Holds weight and bias, and counts as ternary; its norm is not used.
         self.linear = BitLinear(columns, rows, bias=bias, gain=False, generator=generator)
         self.gain = nn.Parameter(torch.ones(columns))
         self.eps = eps
@@ -101,9 +101,9 @@ class DenseMML(nn.Module):
 def gained(
     init: MixerInit, gains: bool = True,
 ) -> tuple[Callable[..., DenseMML | Projection], nn.Module]:
-    """What makes the projections of a mixer, with gains, and the norm in front of them, with gains
-    of its own; a float mixer has its norm in its block. Without ``gains``: ``init.linear``, and no
-    norm."""
+    """The factory of a mixer's projections with gains, and the norm in front of them, also with
+    gains; a float mixer has its norm in its block. Without ``gains``: ``init.linear`` and no norm.
+    """
     if not gains:
         return init.linear, nn.Identity()
     norm = nn.RMSNorm(init.d, eps=_EPS) if init.ternary else nn.Identity()
@@ -114,8 +114,8 @@ def make_dense(
     init: MixerInit, columns: int, rows: int, *, bias: bool = True, residual: bool = False,
     eps: float = 0.0,
 ) -> DenseMML | nn.Linear:
-    """What ``init.linear`` is to other mixers, for those with gains: a ``DenseMML``, or in float a
-    plain ``nn.Linear``."""
+    """The ``init.linear`` of mixers with gains: a ``DenseMML``, or in float a plain ``nn.Linear``.
+    """
     if init.ternary:
         return DenseMML(columns, rows, bias=bias, generator=init.generator, eps=eps)
     linear = init.linear(columns, rows, bias=bias, residual=residual)

@@ -1,9 +1,8 @@
-"""What stands between two projections of a block, element by element.
+"""Elementwise functions between two projections of a block.
 
 Each is written with torch's operators, and has a kernel (:mod:`sterna.model.network.kernels`) that
-does it in one pass over memory: one by one, these operators take as long as a matrix product.
-Kernels know real numbers and limits; with any other numerics, such as one that rounds, torch
-computes.
+does it in one pass over memory: the separate operators take as long as a matrix product. Kernels
+support real numbers and limits; with other numerics, such as rounding ones, torch computes.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["gated_scan", "gated_silu", "mlgru_gates", "residual_sum", "started"]
 
 
 def _kernels(numerics: Numerics, *tensors: Tensor) -> Kernels | None:
-    # A class that extends Limits may round where a kernel would not.
+    # A subclass of Limits may round where a kernel would not.
     return kernels_for(*tensors) if type(numerics) in (Numerics, Limits) else None
 
 
@@ -36,8 +35,8 @@ def gated_scan(
     z: Tensor, initial: Tensor, numerics: Numerics, starts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """MLGRU from the pre-activations of its gates, ``z [time, batch, 3 d]`` in the order forget,
-    candidate, output, to what goes into its last projection, output gate times state
-    ``[time, batch, d]``; and the state after the last step.
+    candidate, output, to the input of its last projection, output gate times state
+    ``[time, batch, d]``, and the state after the last step.
 
     ``initial`` is the state before the first step ``[batch, d]``. Before the steps of ``starts``,
     bool ``[time, batch, 1]``, the state is zero.
@@ -54,8 +53,8 @@ def gated_scan(
 def started(
     forget: Tensor, candidate: Tensor, starts: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Forget gate and candidate with which the state before the steps of ``starts`` counts as
-    zero: ``h = f 0 + (1 - f) c``."""
+    """Forget gate and candidate that reset the state before the steps of ``starts``:
+    ``h = f 0 + (1 - f) c``."""
     if starts is None:
         return forget, candidate
     return (forget.masked_fill(starts, 0.0),
@@ -73,7 +72,7 @@ def gated_silu(z: Tensor, numerics: Numerics) -> Tensor:
 
 
 def residual_sum(x: Tensor, added: Tensor, numerics: Numerics) -> Tensor:
-    """``x + added``, two tensors of one shape, as the residual stream of ``numerics``."""
+    """``x + added``, of equal shapes, as the residual stream of ``numerics``."""
     kernels = _kernels(numerics, x, added) if x.shape == added.shape else None
     if kernels is not None:
         limit = numerics.profile.x.limit if isinstance(numerics, Limits) else math.inf

@@ -1,8 +1,8 @@
-"""Which functions another one stands in for: compiled kernels in a table, by kind of device, and
-whatever an exporter or a check puts in for a while.
+"""Replaceable functions: a table of compiled kernels by kind of device, and temporary replacements
+by an exporter or a check.
 
-The table is empty until :func:`use_kernels` puts something in, as training does. Triton's, for
-GPUs, are not in it: :func:`by_triton` says when they compute.
+The table is empty until :func:`use_kernels` fills it, as training does. Triton kernels, for GPUs,
+are not in it: :func:`by_triton` says when they are used.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _Result = TypeVar("_Result")
 
 
 class Replaceable(Generic[_Parameters, _Result]):
-    """Decorator: a function whose place another one can take, inside a ``with``.
+    """Decorator: a function that another one can replace inside a ``with``.
 
-    It is for the whole process, not for a thread.
+    Replacement is per process, not per thread.
 
     >>> @Replaceable
     ... def double(x: int) -> int:
@@ -48,7 +48,7 @@ class Replaceable(Generic[_Parameters, _Result]):
 
     @contextmanager
     def by(self, other: Callable[_Parameters, _Result]) -> Iterator[None]:
-        """Inside, ``other`` is called, with the same parameters."""
+        """Context in which ``other`` is called, with the same parameters."""
         before, self._current = self._current, other
         try:
             yield
@@ -58,14 +58,14 @@ class Replaceable(Generic[_Parameters, _Result]):
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Kernels for the float32 tensors of a kind of device, such as ``cpu``, with gradients;
-    ``name`` says for people what computes, and how.
+    """Kernels for float32 tensors of a kind of device, such as ``cpu``, with gradients; ``name`` is
+    a readable description.
 
-    Each takes and returns what the function of its name does, in
-    :mod:`~sterna.model.network.bitlinear`, :mod:`~sterna.model.network.recurrence` or, without
-    numerics, :mod:`~sterna.model.network.gates`; tensors are not empty, and need not be contiguous.
-    ``limited_sum`` adds two tensors of one shape. It and ``gated_silu`` limit the result to plus
-    and minus a number; what is limited passes no gradient.
+    Each has the signature of the function of its name in :mod:`~sterna.model.network.bitlinear`,
+    :mod:`~sterna.model.network.recurrence` or, without numerics,
+    :mod:`~sterna.model.network.gates`; tensors are not empty, and need not be contiguous.
+    ``limited_sum`` adds two tensors of one shape. It and ``gated_silu`` clamp the result to plus
+    and minus a number; clamped values pass no gradient.
     """
 
     name: str
@@ -81,8 +81,8 @@ _IN_USE: dict[str, Kernels] = {}
 
 
 def kernels_for(*tensors: Tensor) -> Kernels | None:
-    """The kernels in use for these tensors, if they are plain ones of float32, not empty, on one
-    device, and torch does not trace or compile; None if torch's operators have to do."""
+    """The kernels in use for these tensors, if they are plain, float32, not empty and on one
+    device, and torch does not trace or compile; else None, for torch's operators."""
     kernels = _IN_USE.get(tensors[0].device.type)
     if kernels is None or torch.compiler.is_compiling():
         return None
@@ -96,8 +96,8 @@ def kernels_for(*tensors: Tensor) -> Kernels | None:
 
 @contextmanager
 def use_kernels(kernels: Kernels | None) -> Iterator[None]:
-    """Inside, ``kernels`` compute for their device; None: torch's operators on every device. It is
-    for the whole process, not for a thread."""
+    """Context in which ``kernels`` compute for their device; None: torch's operators on every
+    device. It applies per process, not per thread."""
     before = dict(_IN_USE)
     if kernels is None:
         _IN_USE.clear()
@@ -117,12 +117,11 @@ def _triton_wanted() -> bool:
 
 @Replaceable
 def by_triton(*tensors: Tensor) -> bool:
-    """Whether the kernels of ``model/triton_kernels`` compute with these tensors.
+    """Whether the kernels of ``model/triton_kernels`` are used for these tensors.
 
-    They do if all are plain tensors, float32 and on a CUDA device, Triton is installed (the extra
-    ``triton``), ``STERNA_TRITON`` is not 0, and torch does not compile. Tensors of other classes
-    know what torch's operators do to them, and nothing of kernels: those of an exporter, or
-    distributed ones.
+    They are if all are plain tensors, float32 and on a CUDA device, Triton is installed (the extra
+    ``triton``), ``STERNA_TRITON`` is not 0, and torch does not compile. Other tensor classes, such
+    as an exporter's or distributed ones, support torch's operators only.
     ``with by_triton.by(lambda *tensors: False)`` leaves all to torch.
     """
     return not torch.compiler.is_compiling() and _triton_wanted() and all(

@@ -1,4 +1,4 @@
-"""The contract of a mixer: what a block needs of it, and what a comparison asks it."""
+"""The interface of a mixer: for blocks, and for comparisons of mixers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 __all__ = ["ChannelMixer", "Mixer", "State", "TokenMixer"]
 
 State: TypeAlias = tuple[Tensor, ...]
-"""What a token mixer keeps between tokens: tensors ``[batch, ...]``, none if not causal."""
+"""State of a token mixer between tokens: tensors ``[batch, ...]``, none if not causal."""
 
 
 class Mixer(nn.Module):
     """A part of a block that maps ``[..., d]`` to ``[..., d]``."""
 
     wants_norm: bool = False
-    """Whether the input must be normalised although projections are ternary: set it where the
-    first thing done to ``x`` is not a projection, which would normalise by itself."""
+    """Whether the input must be normalised even with ternary projections: set it if the first
+    operation on ``x`` is not a projection, which would normalise by itself."""
 
     def macs(self, length: int) -> int:
         """Ternary multiply-accumulates for one token: the ternary weights, each used once.
-        ``length`` is the number of tokens up to and with this one, or of the whole sequence if the
-        mixer is not causal."""
+        ``length`` is the number of tokens up to and including this one, or of the whole sequence if
+        the mixer is not causal."""
         return sum(each.weight.numel() for each in self.modules() if isinstance(each, BitLinear))
 
     def multiplies(self, length: int) -> int:
@@ -42,12 +42,12 @@ class Mixer(nn.Module):
             each.weight.numel() for each in self.modules() if isinstance(each, nn.Linear))
 
     def products(self, length: int) -> int:
-        """The multiplications of :meth:`multiplies` that are outside of projections."""
+        """The multiplications of :meth:`multiplies` outside projections."""
         return 0
 
 
 class ChannelMixer(Mixer, ABC):
-    """Mixes the channels of each token: ``y = forward(x)``, every vector by itself."""
+    """Mixes the channels of each token independently: ``y = forward(x)``."""
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
@@ -57,38 +57,38 @@ class ChannelMixer(Mixer, ABC):
 class TokenMixer(Mixer, ABC):
     """Mixes the tokens of a sequence.
 
-    A causal mixer reads a sequence in pieces of any size: :meth:`forward` takes the state that
-    the piece before left, and the outputs do not depend on where it was cut.
+    A causal mixer reads a sequence in pieces of any size: :meth:`forward` takes the state left by
+    the previous piece, and the outputs do not depend on the cuts.
     """
 
     causal: bool = True
     """Whether an output depends on its own token and earlier ones only."""
 
     longest: int | None = None
-    """Most tokens that a sequence may have, None for any number."""
+    """Maximum tokens of a sequence, None for any number."""
 
     resets: bool = False
-    """Whether :meth:`forward` and :meth:`step` take a third argument: bool ``[time, batch, 1]``,
-    or ``[batch, 1]``, that says before which tokens the state is that of the start of a text."""
+    """Whether :meth:`forward` and :meth:`step` take a third argument, bool ``[time, batch, 1]`` or
+    ``[batch, 1]``, that marks the tokens before which the state is reset to the initial one."""
 
     shares_sequences: bool = False
-    """Whether :meth:`forward` heeds :attr:`group`."""
+    """Whether :meth:`forward` supports :attr:`group`."""
 
     group: ProcessGroup | None = None
-    """Processes that share every sequence, each holding a part; None is this one alone. Set by
+    """Processes that share every sequence, each holding a part; None for this one only. Set by
     :func:`sterna.model.parallel.context.context_parallel`."""
 
     @abstractmethod
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Map ``x [time, batch, d]`` from ``state`` to ``[time, batch, d]`` and the next state.
 
-        The next state has memory of its own: a slice of the sequence, such as the last of all
-        hidden vectors, would hold the whole of it, in a checkpoint too. ``state`` stays as it is.
-        Not causal: ``x`` is the whole sequence and the state ``()``.
+        The next state must not be a view: a slice of the sequence, such as the last of all hidden
+        vectors, would keep the whole of it alive, in a checkpoint too. ``state`` is not modified.
+        If not causal, ``x`` is the whole sequence and the state ``()``.
         """
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """Map one token ``x [batch, d]``; the same numbers as :meth:`forward` on one."""
+        """Map one token ``x [batch, d]``, with the same result as :meth:`forward`."""
         if not self.causal:
             raise ValueError(f"{type(self).__name__} is not causal: it has no step")
         self.check_alone()
@@ -96,21 +96,21 @@ class TokenMixer(Mixer, ABC):
         return y.squeeze(0), state
 
     def check_alone(self) -> None:
-        """Refuse what processes cannot do together, a step of one token."""
+        """Refuse a step of one token if processes share the sequence."""
         if self.group is not None:
             raise ValueError("processes cannot share a step of one token: leave context_parallel")
 
     def initial_state(self, x: Tensor) -> State:
-        """The state before the first token of sequences like ``x [..., batch, d]``, which gives
-        batch, dtype and device."""
+        """The state before the first token, with batch, dtype and device of ``x [..., batch, d]``.
+        """
         return ()
 
     def state_words(self, length: int) -> int:
-        """Numbers that the state of one sequence holds after ``length`` tokens."""
+        """Number of values in the state of one sequence after ``length`` tokens."""
         return 0
 
     def check_length(self, length: int) -> None:
-        """Refuse a sequence of ``length`` tokens if that is more than :attr:`longest`."""
+        """Refuse a sequence of more than :attr:`longest` tokens."""
         if self.longest is not None and length > self.longest:
             raise ValueError(
                 f"{type(self).__name__} mixes sequences of at most {self.longest} tokens, got "

@@ -1,11 +1,11 @@
-"""What becomes of the values of a float model that have a format of their own in integers.
+"""Simulation of integer formats in a float model.
 
 There is one method for each format of a :class:`~sterna.model.profile.NumericProfile`, called where
 :mod:`sterna.model.quantized.integer` rounds to it, so mixers name no profile: :class:`Numerics`
-leaves real numbers as they are, :class:`Limits` saturates them, :class:`Formats` rounds them too.
+leaves real numbers as they are, :class:`Limits` saturates them, :class:`Formats` also rounds them.
 
-What a format does not say is not simulated: reciprocals, roots and scales of the norm have a few
-bits less in integers. ``tests/test_formats.py`` says how near both models are.
+Errors outside these formats are not simulated: reciprocals, roots and scales of the norm have a few
+bits less in integers. ``tests/test_formats.py`` checks how close both models are.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ __all__ = ["S16_LIMITS", "Formats", "Limits", "Numerics", "numerics_for", "round
 
 
 class Numerics:
-    """Real numbers: nothing is limited, nothing is rounded. What models in float compute with.
+    """Real numbers, neither limited nor rounded, for float models.
 
-    Every method maps a tensor to one of the same shape and type. It may work in place, so it is
-    given tensors that nobody else needs.
+    Every method maps a tensor to one of the same shape and type, and may work in place.
     """
 
     z_limit: float = math.inf
-    """Where pre-activations saturate. The projection that makes them does it, in one piece with
-    the rest of its work; :meth:`z` gets what it made."""
+    """Saturation limit of pre-activations, applied by the projection that computes them;
+    :meth:`z` gets its result."""
 
     def x(self, stream: Tensor) -> Tensor:
         """The residual stream: the embedding, and the sum after each mixer."""
@@ -54,12 +53,12 @@ class Numerics:
         return F.silu(z)
 
     def h(self, state: Tensor) -> Tensor:
-        """Candidates, which go into the recurrent state, and the states that come out."""
+        """Candidates for the recurrent state, and the resulting states."""
         return state
 
     def scan(self, forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
-        """The states of the MLGRU's recurrence, as
-        :func:`~sterna.model.network.recurrence.mlgru_scan` gives them, through :meth:`h`."""
+        """The states of the MLGRU recurrence, by
+        :func:`~sterna.model.network.recurrence.mlgru_scan` and :meth:`h`."""
         return self.h(mlgru_scan(forget, candidate, initial))
 
     def o(self, output: Tensor) -> Tensor:
@@ -75,17 +74,17 @@ class Numerics:
         return logits
 
     def bias(self, bias: Tensor, *, output: str) -> Tensor:
-        """The bias of a ternary projection, whose output is ``"z"``, pre-activations, ``"logit"``,
-        or ``"x"``, added to the residual stream. It is a parameter: this does not work in place."""
+        """The bias of a ternary projection with output ``"z"`` (pre-activations), ``"logit"``, or
+        ``"x"`` (added to the residual stream). As it is a parameter, this never works in place."""
         return bias
 
 
 class Limits(Numerics):
-    """Residual stream, pre-activations and hidden vectors saturate where a profile's formats do.
+    """Residual stream, pre-activations and hidden vectors saturate as in a profile's formats.
 
-    Saturated values pass no gradient. Nothing is rounded: at 16 bits that costs nothing. States
+    Saturated values pass no gradient. Nothing is rounded, which is harmless at 16 bits. States
     and outputs of the MLGRU need no limit, as both are below that of pre-activations; logits
-    reach theirs in no model worth having.
+    do not reach theirs in any useful model.
     """
 
     def __init__(self, profile: NumericProfile) -> None:
@@ -100,15 +99,15 @@ class Limits(Numerics):
 
 
 S16_LIMITS = Limits(S16)
-"""What ternary models are made with unless told otherwise."""
+"""Default of ternary models."""
 
 
 _FINE_BITS = 16
-"""Formats of so many bits are not simulated: training with another seed changes more."""
+"""Formats of at least this many bits are not simulated: another training seed changes more."""
 
 
 def numerics_for(profile: NumericProfile) -> Limits:
-    """What a model is trained with for a profile: its limits alone if all formats have 16 bits or
+    """The numerics to train with for a profile: only its limits if all formats have 16 bits or
     more, else its formats."""
     forms = (profile.x, profile.z, profile.h, profile.o, profile.p, profile.logit)
     return Limits(profile) if min(each.bits for each in forms) >= _FINE_BITS else Formats(profile)
@@ -172,17 +171,17 @@ class _RoundedSigmoid(torch.autograd.Function):
 
 @keeps_precision
 def rounded_sigmoid(z: Tensor, profile: NumericProfile, table: Tensor) -> Tensor:
-    """The sigmoid as the integer model has it, in multiples of ``2**-sigmoid_frac``, of
-    pre-activations that are rounded to the profile's ``z`` format; the gradient is that of the
-    sigmoid, at this value. ``table`` is ``profile.sigmoid_table()``, which is interpolated; a
-    sigmoid that is only indexed is computed without it."""
+    """The sigmoid of the integer model, in multiples of ``2**-sigmoid_frac``, of pre-activations
+    rounded to the profile's ``z`` format; the gradient is that of the sigmoid at this value.
+    ``table`` is ``profile.sigmoid_table()`` for interpolation; a sigmoid that is only indexed does
+    not use it."""
     result: Tensor = _RoundedSigmoid.apply(z, profile, table)
     return result
 
 
 class Formats(Limits):
-    """Values are rounded to the formats of a profile, where the integer model rounds them; sigmoids
-    come from its table, and states are rounded at every step."""
+    """Values are rounded to the formats of a profile where the integer model rounds them; sigmoids
+    use its table, and states are rounded at every step."""
 
     def __init__(self, profile: NumericProfile) -> None:
         super().__init__(profile)
@@ -200,6 +199,6 @@ class Formats(Limits):
         return scan_sequential(forget, candidate, initial, self.profile.h)
 
     def bias(self, bias: Tensor, *, output: str) -> Tensor:
-        """In the format of the output with a bit more, so that alone it can saturate."""
+        """In the format of the output plus one bit, so that it can saturate on its own."""
         form = getattr(self.profile, output)
         return round_to(bias, FixedPoint(form.bits + 1, form.frac))

@@ -1,5 +1,5 @@
-"""The projections of a mixer, ternary or float, of one input computed together; and what a mixer is
-made with."""
+"""The projections of a mixer, ternary or float, computed together if they share an input; and the
+parameters of a mixer."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = ["Joint", "MixerInit", "Projection", "project"]
 
 
 class Joint(KeepsCodes, nn.ModuleDict):
-    """Projections of one input by name, from ``[..., columns]`` to ``[..., rows]``, each with a
-    number of rows of its own; called, it gives their outputs side by side.
+    """Named projections of one input, from ``[..., columns]`` to ``[..., rows]``, each with any
+    number of rows; the output is their concatenation.
 
-    Ternary ones share the norm and quantisation of the input, and all that are of one kind are one
-    matrix product. A projection that somebody else has a part in is called by itself: one with a
-    hook, such as that of a unit of FSDP, or another module in its place, such as an adapter.
+    Ternary ones share the norm and quantisation of the input, and all of one kind are one matrix
+    product. A modified projection is called separately: one with a hook, such as an FSDP unit, or
+    another module in its place, such as an adapter.
 
     >>> both = Joint(f=nn.Linear(3, 2), g=nn.Linear(3, 4))
     >>> both(torch.zeros(5, 3)).shape, [*both.state_dict()]
@@ -56,8 +56,8 @@ class Joint(KeepsCodes, nn.ModuleDict):
         return project(modules, x, limit)
 
     def prepared(self) -> Callable[[Tensor], Tensor]:
-        """The same as a function of ``x``, for loops over time: what depends on the weights alone,
-        above all making them ternary, is done once. Results differ by the rounding of floats."""
+        """The same as a function of ``x``, for loops over time: work on the weights, above all
+        ternarising them, is done once. Results differ by float rounding."""
         modules = tuple(self.values())
         if _are(BitLinear, modules):
             weight, bias = _joined(modules)
@@ -71,8 +71,7 @@ class Joint(KeepsCodes, nn.ModuleDict):
 def project(
     projections: Iterable[nn.Module], x: Tensor, limit: float = math.inf,
 ) -> Tensor:
-    """What :class:`Joint` gives, of projections that are elsewhere, which saturate at ``±limit``.
-    """
+    """The output of :class:`Joint` for projections held elsewhere; saturates at ``±limit``."""
     modules = tuple(projections)
     if _are(BitLinear, modules):
         linears = [each for each in modules if isinstance(each, BitLinear)]
@@ -87,10 +86,10 @@ def project(
 
 
 def _are(kind: type[nn.Module], modules: tuple[nn.Module, ...]) -> bool:
-    """Whether calling the modules would be the forward pass of ``kind`` and nothing else, and all
-    have a bias, and a gain, or none has."""
-    # Torch has no public way to ask for hooks, of a module or of all: these names are its own, and
-    # what nn.Module.__call__ itself asks. tests/test_joint.py hangs in a hook of every kind.
+    """Whether calling the modules would just run the forward pass of ``kind``, and all or none have
+    a bias, and likewise a gain."""
+    # Torch has no public way to query hooks, per module or global: these private names are those
+    # that nn.Module.__call__ checks. tests/test_joint.py adds a hook of every kind.
     return (len({(each.bias is None, getattr(each, "gain", None) is None)
                  for each in modules if isinstance(each, kind)}) == 1
             and not _has_any_global_hook()
@@ -112,7 +111,7 @@ def _codes_and_bias(modules: Iterable[BitLinear]) -> tuple[Tensor, Tensor, Tenso
 
 
 def _joined(modules: tuple[nn.Module, ...]) -> tuple[Tensor, Tensor | None]:
-    """Weights (ternary ones dequantised) and biases of projections, one after the other."""
+    """Concatenated weights (ternary ones dequantised) and biases of projections."""
     weights: list[Tensor] = []
     for each in modules:
         assert isinstance(each, BitLinear | nn.Linear)
@@ -122,19 +121,19 @@ def _joined(modules: tuple[nn.Module, ...]) -> tuple[Tensor, Tensor | None]:
 
 
 Projection: TypeAlias = BitLinear | nn.Linear
-"""A ternary matrix or a float one, as the weights of a model are."""
+"""A ternary or float matrix, according to the weights of the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class MixerInit:
-    """What every mixer is made with, beside options of its own: ``d`` and ``dff``, the widths of
-    the residual stream and of the hidden vector of a channel mixer, in channels.
+    """Parameters of every mixer beside its options: ``d`` and ``dff``, the widths of the residual
+    stream and of the hidden vector of a channel mixer, in channels.
 
-    Projections are a ``BitLinear``, which normalises and quantises its own input, or, not
+    Projections are a ``BitLinear``, which normalises and quantises its input, or, if not
     ``ternary``, an ``nn.Linear``, which does neither. ``generator`` draws all initial weights.
-    ``numerics`` is for values that have a format in integers; without ``ternary`` it is nothing,
-    whatever is given. The mixer is that of ``layer`` of ``layers``; modules that all layers have in
-    common are in ``shared``, by name, once one of them has made it.
+    ``numerics`` is for values with an integer format; ignored without ``ternary``. The mixer
+    belongs to ``layer`` of ``layers``; modules common to all layers are in ``shared``, by name,
+    once one layer has made them.
     """
 
     d: int
@@ -155,9 +154,9 @@ class MixerInit:
         output: str = "z",
     ) -> Projection:
         """A projection ``[..., columns]`` to ``[..., rows]``, pre-activations unless ``output``
-        names another format. A ``residual`` one, whose output is added to the residual stream,
-        starts at zero in float, so that a block begins as the identity. (Ternary weights of zero
-        would have no scale.)"""
+        names another format. A ``residual`` one, added to the residual stream, is initialised to
+        zero in float, so that a block starts as the identity. (Zero ternary weights would have no
+        scale.)"""
         if self.ternary:
             return BitLinear(
                 columns, rows, bias=bias, generator=self.generator,
@@ -170,12 +169,12 @@ class MixerInit:
         return linear
 
     def embedding(self, count: int) -> nn.Embedding:
-        """Vectors of ``count`` tokens, normal: in ternary models with deviation 1, in float ones
-        1/sqrt(d), so that what blocks add, from zero on, soon counts beside them."""
+        """Normal vectors of ``count`` tokens: deviation 1 in ternary models, 1/sqrt(d) in float
+        ones, so that the output of blocks, initially zero, soon matters beside them."""
         std = 1.0 if self.ternary else self.d ** -0.5
         return nn.Embedding(count, self.d, _weight=torch.empty(count, self.d).normal_(
             0.0, std, generator=self.generator))
 
     def parameter(self, *shape: int, std: float = 0.02) -> nn.Parameter:
-        """A trained tensor that is no projection, normal with deviation ``std`` at the start."""
+        """A trained tensor other than a projection, initially normal with deviation ``std``."""
         return nn.Parameter(torch.empty(shape).normal_(0.0, std, generator=self.generator))

@@ -2,11 +2,11 @@
 
 Activations: the vector is scaled so that its largest magnitude is 127, rounded, and
 divided by the root mean square *of the rounded vector*. Norm and quantisation are thus
-one operation, without a gain and without an epsilon.
+one operation, without a gain or an epsilon.
 
 Weights: one scale for the matrix, the mean magnitude, and a code -1, 0 or +1 for each
 weight. :func:`ternary_codes_and_scale` is the only definition; the exporter calls it too
-(through :func:`ternary_codes`), so that a weight near a threshold cannot fall on two sides.
+(through :func:`ternary_codes`), so that both round a weight near a threshold alike.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _SMALLEST_PEAK = 1e-30
 
 @Replaceable
 def round_codes(scaled: Tensor) -> Tensor:
-    """The codes of activations: ``scaled`` rounded in place, halves to even."""
+    """Codes of activations: ``scaled`` rounded in place, halves to even."""
     return scaled.round_()
 
 
 def absmax_codes(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Quantise ``y [..., n]`` to whole numbers from -127 to 127 over the last dimension.
+    """Quantise ``y [..., n]`` to integers from -127 to 127 over the last dimension.
 
     Returns ``q = round(127 * y / max|y|) [..., n]``, the gain ``127 / max|y| [..., 1]`` and
     ``1 / rms(q) [..., 1]``, in the type of ``y``. The zero vector has ``q = 0`` and gain 0.
@@ -54,10 +54,10 @@ def absmax_codes(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def absmax_gradient(grad: Tensor, normalised: Tensor, slope: Tensor) -> Tensor:
     """Return the gradient of ``y``, given that of ``normalised = q / rms(q)``.
 
-    Rounding is passed straight through and the maximum held constant (which is sound, as
+    Rounding passes gradients straight through and the maximum is held constant (which is sound, as
     the result does not depend on the scale of ``y``), so ``dq/dy`` is the gain. The rest is
     the derivative of the division, ``(grad - normalised * mean(grad * normalised)) / rms``;
-    ``slope [..., 1]`` is the gain divided by the rms. Uses up ``grad``.
+    ``slope [..., 1]`` is the gain divided by the rms. Overwrites ``grad``.
     """
     along = (grad * normalised).mean(-1, keepdim=True)
     return grad.addcmul_(normalised, along, value=-1.0).mul_(slope)
@@ -89,7 +89,7 @@ def absmax_quantize(y: Tensor) -> Tensor:
 
 
 def naive_absmax_quantize(y: Tensor) -> Tensor:
-    """The same from elementary operations, with autograd's own gradient: for reading."""
+    """Reference version from elementary operations, with autograd's gradient."""
     peak = y.detach().abs().amax(-1, keepdim=True)
     scaled = torch.where(peak < _SMALLEST_PEAK, torch.zeros_like(y), y * (127.0 / peak))
     q = scaled + (scaled.round() - scaled).detach()
@@ -110,8 +110,8 @@ def ternary_codes_and_scale(
     """The codes ``[rows, columns]`` -1, 0, +1, and the scale, without dimensions, of a matrix; in
     float32, without gradients.
 
-    ``s`` is that of :func:`ternary_scale`, or the given one, if these are some rows of a matrix,
-    and the code is ``rint(weight / s)`` limited to ±1, in float32 whatever the type of ``weight``.
+    ``s`` is that of :func:`ternary_scale`, or the given one for some rows of a matrix, and the
+    code is ``rint(weight / s)`` limited to ±1, in float32 whatever the type of ``weight``.
     """
     if scale is None:
         scale = ternary_scale(weight)
@@ -133,13 +133,13 @@ class _Ternarize(torch.autograd.Function):
 @keeps_precision
 def ternarize(weight: Tensor) -> Tensor:
     """``weight [rows, columns]`` with every element one of ``-s, 0, +s``, codes times scale of
-    :func:`ternary_codes_and_scale`; the gradient goes to the weight unchanged."""
+    :func:`ternary_codes_and_scale`; the gradient passes to the weight unchanged."""
     result: Tensor = _Ternarize.apply(weight)
     return result
 
 
 def ternary_codes(weight: Tensor) -> tuple[Tensor, float]:
-    """The codes of ``weight`` as int8 ``[rows, columns]``, and ``s``, exactly that of training:
-    what the quantised model file is made from."""
+    """The codes of ``weight`` as int8 ``[rows, columns]``, and ``s``, exactly as in training, for
+    the quantised model file."""
     codes, scale = ternary_codes_and_scale(weight)
     return codes.to(torch.int8), float(scale)

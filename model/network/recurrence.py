@@ -1,22 +1,22 @@
-"""Recurrences over time, each as the loop that is written and in forms that take fewer steps.
+"""Recurrences over time, each as the plain loop and in forms with fewer steps.
 
 Sequences are time-major, ``[time, batch, channels]``: one step is one contiguous slab.
 
 The MLGRU's, ``h[t] = f[t] * h[t-1] + (1 - f[t]) * c[t]``:
 
-- :func:`naive_mlgru`: the loop, differentiated by autograd. What the others must equal.
-- :func:`scan_sequential`: one ``lerp`` per step, and a backward pass written by hand.
+- :func:`naive_mlgru`: the loop, differentiated by autograd; the reference for the others.
+- :func:`scan_sequential`: one ``lerp`` per step, and a hand-written backward pass.
 - :func:`scan_chunked`: two levels, so that Python takes about ``2 * sqrt(time)`` steps on
   larger slabs. Faster when ``time`` is long and ``batch * channels`` small.
 
-That with a constant complex L, ``x[t] = L x[t-1] + u[t]``, in pairs of real numbers, real and
-imaginary part; no complex type is used, so that graphs of other runtimes can compute it. L is
-``[channels]``, the state before the first step ``[batch, channels]``:
+With a constant complex L, ``x[t] = L x[t-1] + u[t]``, as pairs of real and imaginary parts; no
+complex type is used, so that graphs of other runtimes can compute it. L is ``[channels]``, the
+state before the first step ``[batch, channels]``:
 
 - :func:`complex_scan`: ``log2(time)`` steps over the whole sequence. After the one of width w every
   token holds the sum over the last 2 w tokens: ``x[t] += L^w x[t-w]``.
 
-That of a state that is a matrix, ``S[t] = Diag(f[t]) S[t-1] + k[t] v[t]^T``, from which
+With a matrix state, ``S[t] = Diag(f[t]) S[t-1] + k[t] v[t]^T``, from which
 ``o[t] = q[t]^T S[t]`` is read. ``query``, ``forget`` and ``key`` are ``[time, batch, heads, k]``,
 ``value`` is ``[time, batch, heads, v]``, the state before the first step ``[batch, heads, k, v]``.
 Both forms return the outputs ``[time, batch, heads, v]`` and the last state:
@@ -49,12 +49,12 @@ __all__ = [
 ]
 
 _SHORTEST_CHUNKED = 64
-"""Below this many steps the chunked form has nothing to save: ``benchmarks/recurrence.py --grid``
-prints what this and the next number are from."""
+"""Below this many steps the chunked form saves nothing: this and the next number were chosen with
+``benchmarks/recurrence.py --grid``."""
 
 _LARGEST_CHUNKED_SLAB = 1024
-"""With more channels * batch than this a CPU is busy with arithmetic, not with calls, and
-the chunked form's second pass costs more than it saves."""
+"""With more channels * batch than this, arithmetic dominates call overhead on a CPU, and the
+chunked form's second pass costs more than it saves."""
 
 
 def naive_mlgru(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def _previous(states: Tensor, initial: Tensor) -> Tensor:
 def gate_gradients(
     forget: Tensor, candidate: Tensor, states: Tensor, initial: Tensor, into_state: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of forget, candidate and initial, given those of every state."""
+    """Gradients of forget, candidate and initial, given those of all states."""
     to_forget = _previous(states, initial).sub_(candidate).mul_(into_state)
     to_candidate = torch.addcmul(into_state, forget, into_state, value=-1.0)
     return to_forget, to_candidate, forget[0] * into_state[0]
@@ -123,9 +123,9 @@ def scan_sequential(
     """As :func:`naive_mlgru`, with a hand-written backward pass; with a ``form`` every state is
     rounded to it, halves up, and gradients pass straight through.
 
-    A state that is rounded once at the end would not do: within half a step of the format a slow
-    gate never moves it, and that adds up over time. If gates and candidates are multiples of their
-    units, sums are exact in float32 for formats of 12 bits.
+    Rounding only the final state would differ: changes below half a step of the format, by slow
+    gates, are lost at every step, and that adds up over time. If gates and candidates are multiples
+    of their units, sums are exact in float32 for formats of 12 bits.
     """
     result: Tensor = _Sequential.apply(forget, candidate, initial, form)
     return result
@@ -134,9 +134,9 @@ def scan_sequential(
 def linear_scan(gain: Tensor, added: Tensor, initial: Tensor) -> Tensor:
     """Return all ``s[t] = gain[t] * s[t-1] + added[t]`` by a two-level scan.
 
-    The sequence is cut into chunks that run side by side from a zero state, keeping the
-    product of their gains; then the chunks' end states are chained; then every chunk
-    gets what its predecessor leaves over.
+    The sequence is cut into chunks that run in parallel from a zero state, keeping the product of
+    their gains; then the chunks' end states are chained; then the contribution of the preceding
+    state is added to every chunk.
     """
     steps = added.shape[0]
     width = max(1, math.isqrt(steps))
@@ -188,9 +188,9 @@ def scan_chunked(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
 @Replaceable
 @keeps_precision
 def mlgru_scan(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
-    """:func:`naive_mlgru` by whichever form is fastest: Triton kernels if
-    :func:`~sterna.model.network.kernels.by_triton` says so; else the choice depends on the shapes
-    only, and ``benchmarks/recurrence.py`` measures it."""
+    """:func:`naive_mlgru` by the fastest form: Triton kernels if
+    :func:`~sterna.model.network.kernels.by_triton` is true; else the choice depends on the shapes
+    only, and is measured by ``benchmarks/recurrence.py``."""
     kernels = kernels_for(forget, candidate, initial)
     if kernels is not None:
         return kernels.mlgru_scan(forget, candidate, initial)
@@ -230,7 +230,7 @@ def complex_scan(multiplier: Pair, added: Pair, initial: Pair) -> Pair:
 
 
 _CHUNK = 8
-"""Tokens in a chunk: the work inside grows with it, the number of states to chain falls."""
+"""Tokens in a chunk: a larger one means more work inside but fewer states to chain."""
 
 
 def naive_matrix_scan(
@@ -254,8 +254,8 @@ def matrix_scan(
 
     Inside a chunk ``o[t] = sum_s (q[t] . reach[t, s] * k[s]) v[s]``, where ``reach[t, s]`` is the
     product of the gates after s up to t. The keys times their reach are kept while t advances, in
-    all chunks at once; those at a chunk's end give what it adds to the state. Then the states
-    between chunks are chained, and every token reads the one that its chunk began with.
+    all chunks at once; those at a chunk's end give its contribution to the state. Then the states
+    between chunks are chained, and every token reads the initial state of its chunk.
     """
     steps = query.shape[0]
     if steps <= 2:

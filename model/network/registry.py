@@ -1,4 +1,4 @@
-"""Mixers by name: Sterna's own, and those of your own files."""
+"""Mixers by name: Sterna's, and those in your files."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _Kind = TypeVar("_Kind", bound=Mixer)
 
 
 class Registry(Generic[_Kind]):
-    """The classes of one kind of mixer by name; ``what`` the kind is called in messages, such as
-    ``token mixer``, and the class that all of them extend."""
+    """The classes of one kind of mixer by name; ``what`` names the kind in messages, such as
+    ``token mixer``, and ``kind`` is the base class."""
 
     def __init__(self, what: str, kind: type[_Kind]) -> None:
         self.what, self.kind = what, kind
         self._classes: dict[str, type[_Kind]] = {}
 
     def register(self, name: str) -> Callable[[type[_Kind]], type[_Kind]]:
-        """A decorator that makes a class known as ``name``."""
+        """A decorator that registers a class as ``name``."""
         def note(cls: type[_Kind]) -> type[_Kind]:
             if not issubclass(cls, self.kind):
                 raise ValueError(f"{cls.__name__} must extend {self.kind.__name__}")
@@ -44,7 +44,7 @@ class Registry(Generic[_Kind]):
         return note
 
     def names(self) -> list[str]:
-        """The names known so far, in the order of the alphabet."""
+        """The names known so far, in alphabetical order."""
         return sorted(self._classes)
 
     def find(self, name: str) -> type[_Kind]:
@@ -76,7 +76,7 @@ class Registry(Generic[_Kind]):
         except ValueError as error:
             raise ValueError(f"{self.what} {choice}: {error}") from error
         except Exception as error:
-            if ":" not in choice.name:      # or it is a defect of ours
+            if ":" not in choice.name:      # a defect of ours
                 raise
             raise _broken(f"cannot make {choice}", error) from error
 
@@ -94,13 +94,13 @@ class Registry(Generic[_Kind]):
 
 
 def _source(cls: type) -> tuple[str, str]:
-    """The file of a class and its name: a file may be read again, as a script or as a copy."""
+    """The file and name of a class: a file may be loaded twice, as a script or as a copy."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return Path(file or "").name, cls.__qualname__
 
 
 def _check_kind(name: str, value: Option, default: Any) -> None:
-    """Refuse a value of another kind than the default has; None stands for any whole number."""
+    """Refuse a value of another kind than the default; None stands for any integer."""
     kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
     kind = int if default is None else type(default)
     if kind not in kinds:
@@ -112,7 +112,7 @@ def _check_kind(name: str, value: Option, default: Any) -> None:
 
 
 def _module(place: str) -> ModuleType:
-    """The module of a dotted name, looked for in the current folder too, or of a file."""
+    """The module of a dotted name, also searched in the current folder, or of a file."""
     if place.endswith(".py"):
         path = Path(place)
         known = sys.modules.get(f"sterna_mixers_{path.stem}")
@@ -129,7 +129,7 @@ def _module(place: str) -> ModuleType:
         try:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
-            del sys.modules[spec.name]    # half of a module is none
+            del sys.modules[spec.name]    # remove the half-loaded module
             raise _broken(f"cannot import {place}", error) from error
         return module
     if not all(part.isidentifier() for part in place.split(".")):
@@ -151,7 +151,7 @@ def _is_or_is_in(place: str, package: str) -> bool:
 
 
 def _broken(what: str, error: BaseException) -> ValueError:
-    """What is wrong with a file of one's own, and where it was when it failed."""
+    """An error in a user's file, with the line at which it failed."""
     where = ""
     if not isinstance(error, SyntaxError):    # says so itself
         frames = [each for each in traceback.extract_tb(error.__traceback__)
@@ -161,11 +161,11 @@ def _broken(what: str, error: BaseException) -> ValueError:
     return ValueError(f"{what}: {said}{where}")
 
 
-# An abstract class is what the others extend, and is not made itself.
+# The abstract classes are base classes and never instantiated.
 TOKEN_MIXERS: Registry[TokenMixer] = Registry("token mixer", TokenMixer)  # type: ignore[type-abstract]
 CHANNEL_MIXERS: Registry[ChannelMixer] = Registry("channel mixer", ChannelMixer)  # type: ignore[type-abstract]
 
 token_mixer = TOKEN_MIXERS.register
-"""Decorator: ``@token_mixer("mine")`` makes a class known by a name."""
+"""Decorator: ``@token_mixer("mine")`` registers a class under a name."""
 channel_mixer = CHANNEL_MIXERS.register
 """Decorator: the same for a channel mixer."""

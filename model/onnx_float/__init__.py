@@ -1,1 +1,1 @@
-"""A float model of any mixers as ONNX graphs, by torch's own exporter, compared with torch."""
+"""A float model of any mixers as ONNX graphs, by torch's exporter, compared with torch."""

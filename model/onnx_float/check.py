@@ -1,9 +1,9 @@
-"""The graphs of a float model in onnxruntime against the model in torch.
+"""The graphs of a float model in onnxruntime compared with the model in torch.
 
 A ternary projection rounds its input to 8 bits. Float sums in another order differ in their last
-digit; where a number lies on a half, a code then differs by 1, and all that follows by a hundred
-times more than float arithmetic explains. So torch computes with the codes of the graph, which must
-be its own save where a number lies on a half, and with the same codes nothing else rounds.
+digit; near a half, a code then differs by 1, and all later values by a hundred times more than
+float arithmetic explains. So torch computes with the codes of the graph, which must equal its own
+except near a half; with the same codes nothing else rounds.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["LARGEST_DIFFERENCE", "FloatReport", "check_float"]
 
 
 _SLACK = 0.01
-"""How far from a half a number may be that the graph rounds the other way; codes reach 127."""
+"""Maximum distance from a half at which the graph may round the other way; codes reach 127."""
 
 
 def with_codes(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[tuple[str, bool]]]:
-    """A copy of a graph with every rounded tensor as one more output; for each of them its name and
-    whether it is from inside of a loop, which makes time its first axis."""
+    """A copy of a graph with every rounded tensor as an extra output; for each its name and whether
+    it is inside a loop, which makes time its first axis."""
     copy, names = onnx.ModelProto(), []
     copy.CopyFrom(proto)
     for node in list(copy.graph.node):
@@ -54,19 +54,19 @@ def with_codes(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[tuple[str,
 
 
 LARGEST_DIFFERENCE = 1e-4
-"""What a graph may differ by, of 1 or of a number's own magnitude if that is larger."""
+"""Tolerance of a graph, relative to 1 or to a number's magnitude if that is larger."""
 _BATCH = 2
 
 
 @dataclass(slots=True)
 class FloatReport:
-    """What the comparison of a graph with torch found in two texts of ``tokens`` each.
+    """Result of comparing a graph with torch on two texts of ``tokens`` each.
 
-    ``difference`` is the largest in logits and states, of 1 or of the number itself if that is
-    larger, infinite if the graph gives something else than such numbers; ``where`` which value that
-    was, after how many tokens, or what is wrong. Of the 8-bit ``codes`` inside of ternary
-    projections torch rounds ``flipped`` the other way, continuing with the graph's; such a number
-    was ``farthest`` from a half. The graph has nothing like ``missing`` roundings of torch.
+    ``difference`` is the largest in logits and states, relative to 1 or to the number if that is
+    larger, infinite if the graph's outputs do not match in kind; ``where`` names the value and the
+    number of tokens, or the problem. Of the 8-bit ``codes`` in ternary projections torch rounds
+    ``flipped`` the other way, continuing with the graph's, at most ``farthest`` from a half.
+    ``missing`` roundings of torch have no counterpart in the graph.
     """
 
     tokens: int
@@ -90,21 +90,21 @@ class FloatReport:
                 f"{list(right.shape)}")
         elif got.size:
             off = float((np.abs(got - right) / np.maximum(1.0, np.abs(right))).max())
-            if not off <= self.difference:      # NaN as well
+            if not off <= self.difference:      # true for NaN too
                 self.difference = np.inf if np.isnan(off) else off
                 self.where = f"{name} after {after} tokens"
 
 
 class GraphCodes:
-    """Takes the place of :func:`sterna.model.network.quantizers.round_codes`, and counts what it
-    gives in a report."""
+    """Replaces :func:`sterna.model.network.quantizers.round_codes`, and counts differences in a
+    report."""
 
     def __init__(self, report: FloatReport) -> None:
         self.report = report
         self._found: dict[int, list[Tensor]] = {}
 
     def take(self, rounded: Iterable[tuple[np.ndarray, bool]]) -> None:
-        """Go on with the tensors of one call of the graph, each with whether a loop made it."""
+        """Continue with the tensors of one call of the graph, each with whether a loop made it."""
         found = defaultdict(list)
         for array, in_loop in rounded:
             whole = torch.from_numpy(array)
@@ -135,7 +135,7 @@ class _Graph:
         self.by_step = found.get("sterna.graph") == "step"
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        options.log_severity_level = 4      # what it says of errors is in the exceptions
+        options.log_severity_level = 4      # error messages are in the exceptions
         self._session = onnxruntime.InferenceSession(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         self._inputs = [each.name for each in self._session.get_inputs()]
@@ -156,12 +156,12 @@ class _Graph:
 def check_float(
     model: LanguageModel, path: str | Path, *, tokens: int = 256, seed: int = 0,
 ) -> FloatReport:
-    """Run a graph that :func:`sterna.model.onnx_float.writer.export_float` wrote and its model side
-    by side over two random texts, of ``tokens`` or as many as a mixer of a fixed length takes.
+    """Compare a graph written by :func:`sterna.model.onnx_float.writer.export_float` with its model
+    on two random texts, of ``tokens`` or the maximum length of a mixer.
 
-    They are read from the start; by a step graph token by token, by a sequence graph in pieces that
-    get longer, then in one. Every call continues from the state of the one before, in the graph as
-    in torch; logits and states are compared after each.
+    A step graph reads them token by token, a sequence graph in increasingly long pieces, then in
+    one. Every call continues from the state of the previous one, in the graph as in torch; logits
+    and states are compared after each.
     """
     check_whole("tokens", tokens, 1)
     count = tokens if model.longest is None else min(tokens, model.longest)
@@ -174,7 +174,7 @@ def check_float(
         with round_codes.by(codes):
             for pieces in [[1] * count] if graph.by_step else [list(_pieces(count)), [count]]:
                 _compare(model, graph, text, pieces, codes, report)
-    except Exception as error:  # onnxruntime's errors share no class but this one
+    except Exception as error:  # onnxruntime's errors have no other common class
         if not type(error).__module__.startswith("onnxruntime"):
             raise
         report.difference, report.where = np.inf, f"it does not run: {str(error).splitlines()[0]}"

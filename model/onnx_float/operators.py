@@ -1,9 +1,9 @@
-"""What a graph computes by other operators than torch: recurrences, and what the exporter lacks.
+"""Operators that a graph computes differently from torch: recurrences, and gaps of the exporter.
 
-A loop in Python would be unrolled for one number of tokens. While a graph is traced, the standard
-operator ``Scan`` takes its place, or onnxruntime's ``LinearAttention``, standard from opset 27 on.
-That one computes ``S = exp(g) S + k v^T``, ``y = q^T S`` for each head (rule ``gated``), or the
-same without g (``linear``). torch does not have it, so these functions are only to be traced.
+A Python loop would be unrolled for one number of tokens. While tracing a graph, it is replaced by
+the standard operator ``Scan``, or by onnxruntime's ``LinearAttention``, standard from opset 27 on.
+The latter computes ``S = exp(g) S + k v^T``, ``y = q^T S`` for each head (rule ``gated``), or the
+same without g (``linear``). torch does not have it, so these functions can only be traced.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = ["has_linear_attention", "recurrences_for_graphs", "translations"]
 
 @contextmanager
 def recurrences_for_graphs(*, use_linear_attention: bool = False) -> Iterator[None]:
-    """Inside, the recurrences of mixers are computed by ``Scan``, or by ``LinearAttention`` those
-    that it can compute."""
+    """Context in which the recurrences of mixers are computed by ``Scan``, or by
+    ``LinearAttention`` where possible."""
     with ExitStack() as stack:
         stack.enter_context(complex_scan.by(_scanned_complex))
         if use_linear_attention:
@@ -99,7 +99,7 @@ def _operator(q: Tensor, k: Tensor, v: Tensor, past: Tensor, decay: Tensor | Non
 
 def _mlgru(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
     """Every channel is a head of width 1 with ``q = 1``, ``k = 1 - f``, ``v = c``, ``g = log f``;
-    f = 0 is exact, too."""
+    also exact for f = 0."""
     f, c = (each.transpose(0, 1).unsqueeze(-1) for each in (forget, candidate))
     y, _ = _operator(torch.ones_like(f), 1 - f, c, initial.unflatten(-1, (-1, 1, 1)), f.log())
     return y.squeeze(-1).transpose(0, 1)
@@ -116,7 +116,7 @@ def _matrix(
 def _sums(
     q: Tensor, k: Tensor, v: Tensor, values: Tensor, keys: Tensor, *, chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A value that is always 1 gives the sum of the scores, and its state that of the keys."""
+    """A constant value of 1 gives the sum of the scores, and its state the sum of the keys."""
     q, k, v = (each.transpose(1, 2) for each in (q, k, v))      # [batch, time, heads, ...]
     v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
     y, last = _operator(q, k, v, torch.cat([values, keys.unsqueeze(-1)], dim=-1))
@@ -126,7 +126,7 @@ def _sums(
 
 @cache
 def has_linear_attention() -> bool:
-    """Whether onnxruntime has the operator: a tiny graph tells."""
+    """Whether onnxruntime has the operator, tested with a tiny graph."""
     probe = onnx.parser.parse_model('''
         <ir_version: 10, opset_import: ["": 20, "com.microsoft": 1]>
         probe (float[1,1,1] q, float[1,1,1] k, float[1,1,1] v, float[1,1,1,1] past, float[1,1,1] g)
@@ -139,24 +139,23 @@ def has_linear_attention() -> bool:
             probe.SerializeToString(), providers=["CPUExecutionProvider"])
         feed = {each.name: np.ones(each.shape, np.float32) for each in session.get_inputs()}
         return bool(np.isclose(session.run(None, feed)[0].item(), np.e + 1))
-    except Exception as error:  # onnxruntime's errors share no class but this one
+    except Exception as error:  # onnxruntime's errors have no other common class
         if not type(error).__module__.startswith("onnxruntime"):
             raise
         return False
 
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """For ``torch.onnx.export``: what an operator becomes."""
+    """Operator translations for ``torch.onnx.export``."""
     from onnxscript import opset18 as op
 
     def stable_sort(x: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
-        """``TopK`` of all: of equals it takes the one that comes first."""
+        """``TopK`` of all elements: of equal ones it takes the first."""
         size = op.Gather(op.Shape(x), op.Constant(value_ints=[dim]), axis=0)
         return op.TopK(x, size, axis=dim, largest=int(descending), sorted=1)
 
     def floor_division(left: Any, right: Any) -> Any:
-        """Of whole numbers, also below zero, as in ``-(-n // block)``: the exporter's own is for
-        those above."""
+        """Of any integers, as in ``-(-n // block)``: the exporter's is for positive ones only."""
         return op.Div(op.Sub(left, op.Mod(left, right)), right)
 
     return {operator.floordiv: floor_division, torch.ops.aten.sort.stable: stable_sort}

@@ -1,4 +1,4 @@
-"""The two ONNX graphs of a float model: what goes in and comes out, tracing any length of axes, and
+"""The two ONNX graphs of a float model: inputs and outputs, tracing with axes of any length, and
 writing the files."""
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ __all__ = ["FLOAT_FORMAT", "GRAPHS", "ExportError", "export_float", "flat", "flo
            "quietly", "state_tensors", "trace"]
 
 FLOAT_FORMAT = "sterna float onnx"
-"""What the metadata of such a graph say that it is."""
+"""Format name in the metadata of such a graph."""
 GRAPHS = ("step", "sequence")
-"""The graphs of a model, by the names of their files."""
+"""The graphs of a model, by file name."""
 
 
 _BATCH, _BEFORE, _TIME = 3, 5, 150
-"""Of an example: sequences, tokens read before, and tokens, more than a chunk of any mixer."""
+"""Sizes of an example: sequences, preceding tokens, and tokens, more than a chunk of any mixer."""
 
 _READ = 16
-"""Tokens after which the axes that grow have shown it."""
+"""Tokens after which growing axes can be identified."""
 
 
 def export_float(
@@ -55,12 +55,11 @@ def export_float(
     """Write ``step.onnx`` and ``sequence.onnx``, or only those of ``graphs``, of a float model of
     any causal mixers, ternary or float; return the files.
 
-    With ``use_linear_attention`` recurrences that onnxruntime's operator ``LinearAttention`` can
-    compute use it, in place of ``Scan`` or of a sum in chunks. Such a graph runs in onnxruntime
-    only.
+    With ``use_linear_attention`` recurrences use onnxruntime's operator ``LinearAttention`` where
+    possible, instead of ``Scan`` or a sum in chunks. Such a graph runs in onnxruntime only.
 
     Raises ValueError if there is no such graph, a mixer cannot be exported, or onnxruntime does not
-    have the operator; OSError if the folder cannot be written, nothing being left half-written.
+    have the operator; OSError if the folder cannot be written; no partial file is left.
     """
     folder = Path(folder)
     # Everything is built before anything is written.
@@ -80,7 +79,7 @@ def float_graph(
     if use_linear_attention and not has_linear_attention():
         raise ValueError("this onnxruntime does not have the operator LinearAttention: leave "
                          "--linear-attention out")
-    table = translations()      # before the work: it needs a package of its own
+    table = translations()      # first, as it needs an extra package
     tensors, tokens, state = state_tensors(model)
     with recurrences_for_graphs(use_linear_attention=use_linear_attention):
         program, looped = trace(model, kind, tensors, tokens, state)
@@ -107,7 +106,7 @@ def _translated(
     assert found is not None
     proto = found.model_proto
     for graph in _graphs(proto.graph):
-        # Shapes of inner values, traces of the sources: where and how it was made.
+        # Inner shapes and source traces: how and where the graph was made.
         del graph.value_info[:], graph.metadata_props[:]
         for node in graph.node:
             del node.metadata_props[:]
@@ -118,7 +117,7 @@ def _translated(
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and those inside of its nodes."""
+    """A graph and those inside its nodes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -127,7 +126,7 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _name_axes(graph: onnx.GraphProto, tensors: Sequence[StateTensor]) -> None:
-    """Give the free axes of inputs names that say what they are, and those of outputs by them."""
+    """Give the free axes of inputs meaningful names, and name those of outputs accordingly."""
     names: dict[str, str] = {}
     for value, axes in zip(
             graph.input, (("batch", "time"), *(each.axes for each in tensors)), strict=True):
@@ -164,13 +163,13 @@ def _describe(
     onnx.helper.set_model_props(proto, properties)
 
 
-# What goes in and comes out
+# Inputs and outputs
 
 
 @dataclass(frozen=True, slots=True)
 class StateTensor:
-    """One tensor of the state of a model: its layer and its place there, what it is at the start of
-    one text, ``[1, ...]``, and the axes that get longer as the text does."""
+    """One tensor of the state of a model: its layer and position there, its initial value for one
+    text, ``[1, ...]``, and the axes that grow with the text."""
 
     layer: int
     index: int
@@ -184,24 +183,24 @@ class StateTensor:
 
     @property
     def axes(self) -> tuple[str | int, ...]:
-        """The length of every axis, or its name if it has none."""
+        """The length of every axis, or its name if it has no fixed length."""
         return tuple(
             "batch" if axis == 0 else f"{self.name}.axis{axis}" if axis in self.growing else size
             for axis, size in enumerate(self.start.shape))
 
     def to_json(self) -> dict[str, object]:
-        """What the metadata of a graph say of it."""
+        """Its description in the metadata of a graph."""
         return {"name": self.name, "dtype": str(self.start.dtype).removeprefix("torch."),
                 "axes": list(self.axes), "at_start": ["batch", *self.start.shape[1:]]}
 
 
 def flat(state: ModelState) -> tuple[Tensor, ...]:
-    """The tensors of a state in the order of the layers."""
+    """The tensors of a state in layer order."""
     return tuple(each for layer in state for each in layer)
 
 
 def _nested(tensors: Sequence[Tensor], like: ModelState) -> ModelState:
-    """The state that :func:`flat` took apart."""
+    """Inverse of :func:`flat`."""
     rest = iter(tensors)
     return tuple(tuple(next(rest) for _ in layer) for layer in like)
 
@@ -238,11 +237,11 @@ def state_tensors(
 
 _ANY = torch.export.Dim.DYNAMIC
 _MANY, _FEW = 1 << 30, 4
-"""As good as any number of tokens; tokens to find loops with, which are unrolled."""
+"""Practically any number of tokens; tokens for finding loops, which are unrolled."""
 
 
 class ExportError(ValueError):
-    """A mixer does something that a graph cannot; the message says which mixer and what."""
+    """A mixer cannot be expressed as a graph; the message says which and why."""
 
 
 class _Graph(nn.Module):
@@ -262,7 +261,7 @@ class _Graph(nn.Module):
 
 
 class _Scanned(nn.Module):
-    """A mixer whose ``forward`` is its ``step``, in a loop that a graph keeps as a loop."""
+    """A mixer with its ``step`` in a loop as ``forward``, kept as a loop in the graph."""
 
     def __init__(self, mixer: TokenMixer) -> None:
         super().__init__()
@@ -283,8 +282,8 @@ def trace(
 ) -> tuple[torch.export.ExportedProgram, list[int]]:
     """One of :data:`GRAPHS`, for any batch and number of tokens, and the layers that loop.
 
-    A mixer that cannot be traced for any number of tokens, because it loops over them in Python
-    for example, becomes a loop over its step, if its state does not grow.
+    A mixer that cannot be traced for any number of tokens, for example because it loops over them
+    in Python, becomes a loop over its step if its state does not grow.
     """
     # Without gradients: a loop in a graph has none.
     model = copy.deepcopy(model).eval().requires_grad_(False)
@@ -338,13 +337,13 @@ def _put_loops(
 def _traced(
     module: nn.Module, args: tuple[Any, ...], axes: Any, end: int | None,
 ) -> torch.export.ExportedProgram:
-    """Trace a module whose free axes may have any length, or if there is an ``end`` up to that."""
-    # As torch.onnx.export does, so that axes of length 0 and 1 are nothing special.
+    """Trace a module with free axes of any length, or of at most ``end`` if given."""
+    # As torch.onnx.export does, so that axes of length 0 and 1 are not special.
     alike = _config.patch(backed_size_oblivious=True)   # type: ignore[attr-defined]  # dynamic
     with quietly(), torch.no_grad(), alike:
         program = torch.export.export(module, args, dynamic_shapes=axes, strict=False)
     for allowed in program.range_constraints.values():
-        # A branch on the length of a sequence is taken as for the example.
+        # A branch on the sequence length is fixed by the example.
         branches = [f"{side} than {limit}" for side, limit, there in (
             ("fewer", allowed.lower, allowed.lower > 2),
             ("more", allowed.upper, allowed.upper < (_MANY if end is None else end - 1))) if there]
@@ -366,11 +365,11 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without what torch's exporter says of itself: deprecations, packages that it misses."""
+    """Suppress messages of torch's exporter: deprecations, missing packages."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.ERROR)
-    vars(_trace)["print"] = lambda *_, **__: None   # of the graph that it could not end
+    vars(_trace)["print"] = lambda *_, **__: None   # the unfinished graph
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,5 +1,5 @@
-"""Context parallelism: sequences in parts, one for each process of a group.
+"""Context parallelism: sequences split into parts, one for each process of a group.
 
-All of it works on a process group of ``torch.distributed`` of any backend that sends from process
-to process, gloo on CPUs and NCCL on GPUs.
+Works with a ``torch.distributed`` process group of any backend with point-to-point communication:
+gloo on CPUs and NCCL on GPUs.
 """

@@ -1,4 +1,4 @@
-"""A model over sequences of which every process of a group holds a part, and these parts."""
+"""Running a model on sequences split over the processes of a group, and the split itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["context_parallel", "own_part", "part_lengths", "rank_and_size", "sum
 
 
 def rank_and_size(group: ProcessGroup) -> tuple[int, int]:
-    """The number of this process in the group, and how many there are.
+    """The rank of this process in the group, and the group's size.
 
     Raises ValueError if there is no such group, or this process is not in it.
     """
@@ -33,8 +33,8 @@ def rank_and_size(group: ProcessGroup) -> tuple[int, int]:
 def own_part(x: Tensor, group: ProcessGroup, dim: int = 0) -> Tensor:
     """The part of ``x`` along ``dim`` (time) that this process of the group holds.
 
-    Parts follow each other in the order of the processes. If they cannot be equal the first ones
-    have one token more. Raises ValueError if there are fewer tokens than processes.
+    Parts are in the order of the processes. If they cannot be equal, the first ones have one token
+    more. Raises ValueError if there are fewer tokens than processes.
     """
     rank, size = rank_and_size(group)
     if x.shape[dim] < size:
@@ -46,8 +46,8 @@ def own_part(x: Tensor, group: ProcessGroup, dim: int = 0) -> Tensor:
 def part_lengths(part: Tensor, group: ProcessGroup, dim: int = 2) -> tuple[int, ...]:
     """The lengths along ``dim`` of the parts of all processes, in their order.
 
-    Sends a whole number for each dimension. Raises ValueError if a part is empty, or parts differ
-    in more than their length: on every process, so that none waits for another.
+    Sends one integer per dimension. Raises ValueError if a part is empty, or parts differ in more
+    than their length: on every process, so that none waits for another.
     """
     _, size = rank_and_size(group)
     shape = torch.tensor(part.shape, device=part.device)
@@ -66,14 +66,14 @@ def part_lengths(part: Tensor, group: ProcessGroup, dim: int = 2) -> tuple[int, 
 
 @contextmanager
 def context_parallel(model: nn.Module, group: ProcessGroup) -> Iterator[None]:
-    """Within it the model maps the own part of sequences that the processes of a group share.
+    """Context in which the model maps this process's part of sequences shared by a group.
 
-    Every process calls the same model with its own part, as of
+    Every process calls the same model with its own part, as from
     :func:`sterna.model.parallel.context.own_part`, from the initial state, and gets the outputs of
-    that part. Only token mixers exchange anything; all else in a block takes each token by itself.
-    Gradients may be taken outside of it, by all processes; the weights' are those of the own
-    outputs, to be added up by :func:`sum_gradients`. Raises ValueError if a token mixer of the
-    model cannot share sequences, or this process is not in the group.
+    that part. Only token mixers communicate; all else in a block works token by token. All
+    processes may compute gradients outside the context; those of the weights cover the own outputs
+    and must be added up by :func:`sum_gradients`. Raises ValueError if a token mixer of the model
+    cannot share sequences, or this process is not in the group.
 
     Examples
     --------
@@ -105,10 +105,10 @@ def context_parallel(model: nn.Module, group: ProcessGroup) -> Iterator[None]:
 
 
 def sum_gradients(model: nn.Module, group: ProcessGroup) -> None:
-    """Add up the gradients of the weights over the processes, in place.
+    """Sum the gradients of the weights over the processes, in place.
 
-    With losses that are sums over own tokens, or those divided by the number of all tokens, they
-    are then the gradients that one process has with whole sequences.
+    With losses that are sums over own tokens, or these divided by the number of all tokens, the
+    result equals the gradients of a single process with whole sequences.
     """
     rank_and_size(group)
     for parameter in model.parameters():

@@ -1,4 +1,4 @@
-"""The MLGRU recurrence over a sequence of which every process holds a part."""
+"""The MLGRU recurrence over a sequence split over processes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["mlgru_scan_parallel"]
 def mlgru_scan_parallel(
     forget: Tensor, candidate: Tensor, initial: Tensor, group: ProcessGroup,
 ) -> tuple[Tensor, Tensor]:
-    """``h[t] = f[t] h[t-1] + (1 - f[t]) c[t]`` over the whole sequence, for the own part of it.
+    """The own part of ``h[t] = f[t] h[t-1] + (1 - f[t]) c[t]`` over the whole sequence.
 
-    Every process scans its part from zero (the first from ``initial``), and all tell each other the
+    Every process scans its part from zero (the first from ``initial``), and all exchange the
     product of their gates and their last state: ``2 * batch * channels`` numbers, whatever the
-    length, and as many backward. From them each knows the state that enters its part, and adds what
-    the gates leave of it. Exact for gates of 0 and 1, as
+    length, and as many backward. From these each computes the state that enters its part, and adds
+    it, decayed by the gates. Exact for gates of 0 and 1, as
     :func:`sterna.model.network.recurrence.naive_mlgru`. Raises ValueError if the own part is empty,
     or this process is not in the group.
 
@@ -35,10 +35,10 @@ def mlgru_scan_parallel(
     forget, candidate
         Of the own part, ``[time, batch, channels]``; lengths may differ between processes.
     initial
-        The state before the whole sequence ``[batch, channels]``. That of the first process
-        counts, and that alone gets a gradient.
+        The state before the whole sequence ``[batch, channels]``. Only that of the first process
+        is used and gets a gradient.
     group
-        The processes, in the order of their parts. All must go backward for gradients.
+        The processes, in the order of their parts. All must run the backward pass for gradients.
 
     Returns
     -------
@@ -59,7 +59,7 @@ class _Parallel(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         rank, size = rank_and_size(group)
         states = mlgru_scan(forget, candidate, initial if rank == 0 else torch.zeros_like(initial))
-        left = forget.cumprod(0)    # of what entered
+        left = forget.cumprod(0)    # share of the entering state that is left
         products, ends = _gather(left[-1], states[-1], group)
         entering = [initial, ends[0]]
         for k in range(1, size):

@@ -1,19 +1,19 @@
-"""Ring attention: full attention over a sequence of which every process holds a part.
+"""Ring attention: full attention over a sequence split over processes.
 
-Keys and values travel from process to process, once round the ring, while each works on those it
-has (arXiv 2310.01889). The backward pass sends them round again and with each block the gradients
-that it has gathered, which so arrive where the block came from.
+Keys and values travel once round the ring of processes, while each works on those it has
+(arXiv 2310.01889). The backward pass sends them round again, each block with its accumulated
+gradients, which thus arrive at the block's owner.
 
 For a row of scores ``s`` the partial result of a block of keys is the largest score ``m``, the
-sum ``l = sum exp(s - m)`` and the mix ``o = sum exp(s - m) v``. Two of them merge into that of
-both blocks (arXiv 2112.05682, 2205.14135)::
+sum ``l = sum exp(s - m)`` and the mix ``o = sum exp(s - m) v``. The results of two blocks merge
+into one (arXiv 2112.05682, 2205.14135)::
 
     m' = max(m1, m2)
     l' = l1 exp(m1 - m') + l2 exp(m2 - m')
     o' = o1 exp(m1 - m') + o2 exp(m2 - m')
 
-and at the end the output is ``o / l``. Blocks may come in any order. In float16 and bfloat16 all
-three are float32.
+and at the end the output is ``o / l``. The order of blocks is arbitrary. For float16 and bfloat16
+all three are float32.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Partial(NamedTuple):
     """Attention of ``rows`` queries over some of the keys, not yet divided."""
 
     most: Tensor
-    """``m``, the largest score ``[..., rows, 1]``; the least number there is without a key."""
+    """``m``, the largest score ``[..., rows, 1]``; the lowest finite number without a key."""
     total: Tensor
     """``l``, ``[..., rows, 1]``."""
     mixed: Tensor
@@ -46,12 +46,12 @@ class _Partial(NamedTuple):
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """What sums of numbers of a type are kept in: float32 at least."""
+    """The type for sums of numbers of a type: at least float32."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def _nothing(q: Tensor) -> _Partial:
-    """The partial result of queries ``[..., rows, width]`` over no key, which merges into any."""
+    """The partial result of queries ``[..., rows, width]`` over no key, neutral for merging."""
     mixed = torch.zeros_like(q, dtype=_wide(q.dtype))
     total = mixed[..., :1].clone()
     return _Partial(torch.full_like(total, torch.finfo(total.dtype).min), total, mixed)
@@ -61,7 +61,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None = None) -> _P
     """The partial result of queries ``[..., rows, width]`` over keys and values
     ``[..., keys, width]``, except where ``hidden [rows, keys]`` is true."""
     scores = _scores(q, k, hidden)
-    # With a finite maximum a row in which all is hidden gives sums of 0, not of nan.
+    # With a finite maximum a fully hidden row gives sums of 0, not nan.
     most = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)
     weights = scores.sub_(most).exp_()
     return _Partial(most, weights.sum(-1, keepdim=True), (weights.to(v.dtype) @ v).to(most.dtype))
@@ -75,8 +75,8 @@ def _merge(a: _Partial, b: _Partial) -> _Partial:
 
 
 def _finish(partial: _Partial) -> tuple[Tensor, Tensor]:
-    """The outputs ``[..., rows, width]``, and the logarithm of the sum of the exponentials of
-    each row's scores ``[..., rows, 1]``, which the backward pass wants."""
+    """The outputs ``[..., rows, width]``, and the logsumexp of each row's scores
+    ``[..., rows, 1]``, for the backward pass."""
     return partial.mixed / partial.total, partial.most + partial.total.log()
 
 
@@ -84,10 +84,11 @@ def _attend_backward(
     q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None,
     logsumexp: Tensor, grad: Tensor, through: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What a block of keys adds to the gradients of the queries, and its own and its values'.
+    """A block's contribution to the gradients of the queries, and the gradients of its keys and
+    values.
 
     ``grad [..., rows, width]`` is the gradient of the outputs, ``through [..., rows, 1]`` its dot
-    product with them. The weights are computed once more instead of kept.
+    product with them. The weights are recomputed instead of kept.
     """
     weights = _scores(q, k, hidden).sub_(logsumexp).exp_()
     into_v = weights.to(v.dtype).mT @ grad
@@ -106,10 +107,10 @@ def _scores(q: Tensor, k: Tensor, hidden: Tensor | None) -> Tensor:
 
 
 KEYS_AT_ONCE = 128
-"""Keys of a block that are scored together: scores take so many numbers for each own query."""
+"""Keys of a block that are scored together: the number of scores per own query in memory."""
 
 _BLOCKS, _GRADIENTS = 0, 1
-"""Tags of the messages."""
+"""Message tags."""
 
 
 def ring_attention(
@@ -118,18 +119,17 @@ def ring_attention(
 ) -> Tensor:
     """``softmax(q k^T / sqrt(width)) v`` over the whole sequence, for the queries of this process.
 
-    Called by every process of the group with its own part, in the order of the sequence; the
-    gradients too need every process to go backward. With P processes each sends ``2 (P-1)`` parts
-    of keys or values forward, and ``2 (2P-1)`` backward (none if P is 1). What it keeps for the
-    backward pass, and what it computes in, grows with its own part only. The causal form sends
-    later parts too, but computes nothing of them. Raises ValueError if shapes do not fit, a part is
-    empty, or this process is not in the group.
+    Called by every process of the group with its own part, in the order of the sequence; likewise
+    all must run the backward pass. With P processes each sends ``2 (P-1)`` parts of keys or values
+    forward, and ``2 (2P-1)`` backward (none if P is 1). Memory, saved or temporary, grows with the
+    own part only. The causal form sends later parts too, but computes nothing of them. Raises
+    ValueError if shapes do not fit, a part is empty, or this process is not in the group.
 
     Parameters
     ----------
     q
-        Queries ``[batch, heads, time, width]`` of the own part. A leading group of
-        ``heads / kv_heads`` of them uses the first head of keys, and so on.
+        Queries ``[batch, heads, time, width]`` of the own part. The first ``heads / kv_heads``
+        heads use the first head of keys, and so on.
     k, v
         Keys and values ``[batch, kv_heads, time, width]`` of the own part.
     group
@@ -137,11 +137,11 @@ def ring_attention(
     causal
         Whether a token sees itself and earlier ones only.
     lengths
-        Tokens of every process, which may differ; asked of them if not given.
+        Tokens of every process, which may differ; exchanged if not given.
 
     Returns
     -------
-    As ``q``, and of its type.
+    Shape and type of ``q``.
     """
     batch, heads, time, width = q.shape
     if k.shape != v.shape or k.shape[0::2] != q.shape[0::2] or k.shape[3] != width:
@@ -164,7 +164,7 @@ def ring_attention(
 
 @dataclass(frozen=True, slots=True)
 class _Arriving:
-    """A message under way from the process before, and the one to the process after."""
+    """A message in flight from the previous process, and the one to the next."""
 
     works: list[dist.Work]
     received: Tensor
@@ -190,7 +190,7 @@ class _Ring:
 
     def pass_on(self, x: Tensor, owner: int, tag: int) -> _Arriving:
         """Send ``x [2, batch, heads, time, width]``, of the part of ``owner``; receive that of
-        the part before."""
+        the previous part."""
         size = len(self.lengths)
         if size == 1:
             return _Arriving([], x, x)
@@ -206,7 +206,7 @@ class _Ring:
 
     def blocks(self, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor]]:
         """The part of every process once, the own one first: its owner, and keys and values
-        ``[2, batch, heads, time, width]``. The next is under way while one is worked on."""
+        ``[2, batch, heads, time, width]``. The next is in flight while one is worked on."""
         size = len(self.lengths)
         block = torch.stack((k, v))
         for owner in ((self.rank - step) % size for step in range(size)):
@@ -217,8 +217,8 @@ class _Ring:
                 block = arriving.wait()
 
     def tiles(self, owner: int, q: Tensor) -> Iterator[tuple[slice, Tensor | None]]:
-        """The keys of a part, so many at a time, that some own queries ``[..., rows, width]`` see;
-        and which of them are hidden, bool ``[rows, keys]``, or None if none is."""
+        """Slices of the keys of a part seen by some own queries ``[..., rows, width]``, and which
+        are hidden, bool ``[rows, keys]``, or None."""
         if self.causal and owner > self.rank:
             return
         rows = torch.arange(q.shape[-2], device=q.device).unsqueeze(-1)

@@ -1,10 +1,10 @@
-"""Proof that float64 carries every integer of a model, from its records alone.
+"""Proof that float64 represents every integer of a model exactly, from its records alone.
 
 The exact ONNX graphs hold whole numbers, and whole numbers divided by a power of two, in float64;
 the integer reference takes roots in it. A value ``n / 2**s`` is exact while ``|n| < 2**53``; the
-checks here ask for one bit less, so that adding the half that rounds is covered, and so is the
-root, whose floor is exact only below 2**52. Quotients need no more: the floor of a correctly
-rounded ``a / b`` is that of the true quotient while ``a < 2**52``.
+checks here require one bit less, which covers adding the rounding half, and the root, with a floor
+that is exact only below 2**52. Quotients need no more: the floor of a correctly rounded ``a / b``
+is that of the true quotient while ``a < 2**52``.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = ["CARRIER_BITS", "MOST_COLUMNS", "check_bounds", "folds_bias", "tensor
 
 CARRIER_BITS = 52
 MOST_COLUMNS = ((1 << 31) - 1) // 255
-"""The most columns whose dot product fits the 32-bit accumulator of ``MatMulInteger``, which
-takes activations from 0 to 255."""
+"""Most columns of a dot product that fits the 32-bit accumulator of ``MatMulInteger``, which takes
+activations from 0 to 255."""
 
 
 def _reach(fmt: FixedPoint) -> int:
@@ -47,12 +47,12 @@ def _reach(fmt: FixedPoint) -> int:
 
 
 def _half(shift: int) -> int:
-    """What ``rs`` adds before it shifts."""
+    """The rounding half that ``rs`` adds before it shifts."""
     return (1 << shift) >> 1
 
 
 def _shifted(magnitude: int, shift: int) -> int:
-    """The largest whole number on the way to ``rs(value, shift)``."""
+    """The largest intermediate whole number of ``rs(value, shift)``."""
     return magnitude << -shift if shift <= 0 else magnitude + _half(shift)
 
 
@@ -63,14 +63,13 @@ def tensor_bounds(
 ) -> dict[str, int]:
     """Bound every tensor of these records.
 
-    ``given`` are the largest magnitudes of values that no record gives, ``vectors`` those of
-    :class:`Scale` and :class:`Input`. Returns ``{tap name:
-    magnitude}``: the largest whole number that float64 has to hold on the way to that tensor,
-    counted in units of its last fraction bit. It follows from formats and shifts alone, so it
-    holds for every input.
+    ``given`` are the largest magnitudes of values that no record gives, ``vectors`` the stored ones
+    of :class:`Scale` and :class:`Input`. Returns ``{tap name: magnitude}``: the largest whole
+    number that float64 must hold to compute that tensor, in units of its last fraction bit. It
+    follows from formats and shifts alone, so it holds for every input.
     """
     bounds: dict[str, int] = {}
-    reach = dict(given)  # of a value, once it has been rounded and saturated
+    reach = dict(given)  # of a value after rounding and saturation
     for record in records:
         match record:
             case Embedding():
@@ -97,7 +96,7 @@ def tensor_bounds(
                     2 * record.root_frac)
             case Quantize(name, x, _, _, k):
                 bounds[f"{name}.q"] = (127 << k) + _half(k)
-                # m << shift has the digits of m, and where it passes 2^52 the quotient passes any
+                # m << shift has the digits of m; if it exceeds 2^52, the quotient exceeds any
                 # scale, because no root reaches 2^26.
                 bounds[f"{name}.v"] = max(reach[x], 1 << record.scale_frac)
             case Norm(name, _, columns, k, t, scale_frac):
@@ -113,7 +112,7 @@ def tensor_bounds(
                 reach[name], step = (1 << record.frac) - 1, record.step_bits
                 bounds[name] = (reach[name] << step) + _half(step)
             case Recur(name, gate):
-                # |h - c| < 2**bits, and the gate is taken as a fraction.
+                # |h - c| < 2**bits, and the gate is a fraction.
                 h = _reach(record.output)
                 bounds[name] = reach[gate] * 2 * h + _half(record.frac)
                 reach[name] = h
@@ -127,7 +126,7 @@ def tensor_bounds(
 
 
 def _projected(record: Project, own: Projection) -> dict[str, int]:
-    """Bounds of a projection's tensors, whatever its weights and biases are."""
+    """Bounds of a projection's tensors for any weights and biases."""
     product = 127 * record.columns * _combined(record) + _half(own.shift)
     # A bias has one bit more than the output.
     return {
@@ -138,7 +137,7 @@ def _projected(record: Project, own: Projection) -> dict[str, int]:
 
 
 def _unshifted(record: Project) -> int:
-    """The largest ``V * K`` with the half that rounds: V <= 2^P, K < 2^MK."""
+    """The largest ``V * K`` plus the rounding half: V <= 2^P, K < 2^MK."""
     return (((1 << record.mantissa_bits) - 1) << record.scale_frac) + _half(record.combine_shift)
 
 
@@ -154,7 +153,7 @@ def check_bounds(
 ) -> dict[str, int]:
     """Check that these records cannot lose a bit; return the bounds.
 
-    Raises ValueError if a tensor could leave the exact range of float64, or a dot product that of
+    Raises ValueError if a tensor could exceed the exact range of float64, or a dot product that of
     the 32-bit accumulator of ``MatMulInteger`` (its operands are 0 to 255 and -1 to 1).
     """
     for record in records:
@@ -175,8 +174,8 @@ def check_bounds(
 def folds_bias(record: Project, own: Projection) -> bool:
     """Whether ``acc * A * 2^-shift + bias + 1/2`` is exact before its floor is taken.
 
-    It is unless a shift is so large that the fraction and the bias together pass float64,
-    which takes 36 bits or more; trained models have 9 to 14.
+    It is unless the shift is so large that fraction and bias together exceed float64, which
+    takes 36 bits or more; trained models have 9 to 14.
     """
     added = (1 << record.output.bits) + 1
     return 127 * record.columns * _combined(record) + (added << own.shift) < 1 << CARRIER_BITS

@@ -1,7 +1,7 @@
-"""The files that come with Sterna: models, what they are tested on, their training records.
+"""The files bundled with Sterna: models, their test data, their training records.
 
-The text is shipped so that the models' figures can be reproduced with any Python: the
-manual that ``pydoc_data.topics`` holds differs from version to version.
+The text is bundled so that the models' figures can be reproduced with any Python: the
+manual in ``pydoc_data.topics`` differs between versions.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _DATA = Path(__file__).parents[1] / "data"
 BUNDLED = {"tiny": "tiny.safetensors", "tiny-c12": "tiny-c12.safetensors",
            "micro": "micro-c12.safetensors", "tiny-bpe": "tiny-bpe.safetensors",
            "vowels": "vowels.safetensors"}
-"""Names that stand for a bundled model wherever a command takes MODEL."""
+"""Names of bundled models, accepted wherever a command takes MODEL."""
 
 BUNDLED_NETWORK = "vowels"
-"""Which of them is a network over frames."""
+"""The bundled network over frames."""
 
 
 def bundled_path(name: str) -> Path:
@@ -31,7 +31,7 @@ def bundled_path(name: str) -> Path:
 
 
 def bundled_heldout(vocab: int = 256) -> bytes:
-    """Return the text no bundled model was trained on, as UTF-8 bytes; in ASCII for a model with a
+    """Return the text that no bundled model was trained on, as UTF-8 bytes; in ASCII for a
     vocabulary of 128.
     """
     text = (_DATA / "heldout.txt").read_bytes()
@@ -45,8 +45,8 @@ def bundled_recordings() -> Path:
 
 
 def bundled_metrics(name: str) -> Path:
-    """Return the ``metrics.csv`` of the run that a bundled model comes from.
+    """Return the ``metrics.csv`` of the run that produced a bundled model.
 
-    ``tiny`` and ``tiny-c12`` come from one.
+    ``tiny`` and ``tiny-c12`` share one run.
     """
     return _DATA / f"{name.removesuffix('-c12')}-metrics.csv"

@@ -1,7 +1,7 @@
-"""Comparing an implementation with the integer reference, tensor by tensor.
+"""Compare an implementation with the integer reference, tensor by tensor.
 
-Used wherever something is held to the reference: ONNX graphs, gateware, netlists. Arrays
-are laid out as :class:`sterna.model.quantized.taps.TapRecorder` gives them: tokens first.
+Used for ONNX graphs, gateware and netlists. Arrays have the layout of
+:class:`sterna.model.quantized.taps.TapRecorder`: tokens first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Comparison", "Difference", "compare"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One value that is not what the reference says.
+    """One value that differs from the reference.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Difference:
     index
         Position in the tensor, without the token axis.
     expected, got
-        The reference's value and the other one.
+        The value of the reference and the compared one.
 
     >>> print(Difference(17, 0, "layer0.mlgru.h", (0, 5), 12, 13))
     token 17, layer 0, layer0.mlgru.h[0, 5]: expected 12, got 13
@@ -51,9 +51,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How many values were compared, how many differed, and the first that did.
+    """The number of compared values and of mismatches, and the first difference.
 
-    Comparisons add up; the first difference of a sum is the one at the earliest token.
+    Comparisons can be summed; the first difference of a sum is that at the earliest token.
 
     >>> sum([Comparison(3), Comparison(4)], Comparison())
     Comparison(values=7, mismatches=0, first=None)
@@ -65,7 +65,7 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether something was compared and nothing differed."""
+        """Whether at least one value was compared and none differed."""
         return self.values > 0 and self.mismatches == 0
 
     def __add__(self, other: Comparison) -> Comparison:
@@ -82,12 +82,12 @@ class Comparison:
 def compare(
     name: str, expected: np.ndarray, got: np.ndarray, *, first_token: int = 0,
 ) -> Comparison:
-    """Compare two versions of the tensor called ``name``.
+    """Compare two versions of the tensor ``name``.
 
     Parameters
     ----------
     name
-        Tap name; the layer is read from it.
+        Tap name, which gives the layer.
     expected, got
         Whole numbers of any dtype, ``[tokens, ...]``, of the same shape.
     first_token

@@ -1,4 +1,4 @@
-"""What a model takes at every step: a token, or a frame of a sensor."""
+"""The input of a model at every step: a token, or a frame of a sensor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FRAMES = "frames"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The whole numbers that a model takes at every step, and what it calls those it gives.
+    """The whole numbers that a model takes at every step, and the name of its outputs.
 
     >>> Entry("tokens", "logits", (), 0, 255).array([[1, 2]], ["batch", "length"])
     array([[1, 2]])
@@ -32,8 +32,8 @@ class Entry:
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Entry:
-        """That of a model's records. ValueError if they begin with neither, or a later one is
-        either."""
+        """The entry of a model's records. ValueError if they do not begin with an embedding or
+        input, or contain another one later."""
         for each in records[1:]:
             if isinstance(each, Embedding | Input):
                 raise ValueError(
@@ -59,19 +59,19 @@ class Entry:
 
     @property
     def reach(self) -> dict[str, int]:
-        """The largest magnitude of a value that no record gives, by its name."""
+        """The largest magnitude of the value that no record gives, by name."""
         return {self.name: -self.low} if self.shape else {}
 
     def array(self, values: object, axes: Sequence[str]) -> np.ndarray:
-        """Values with these axes before those of a step as int64, from an array or nested lists.
+        """Values as int64 with these axes before those of a step, from an array or nested lists.
 
-        Raises ValueError if they have other axes, are none, no whole numbers, or out of range.
+        Raises ValueError if they have other axes, are empty, not whole numbers, or out of range.
         """
         channels = ["channels"] if self.shape else []
         wanted = f"whole numbers [{', '.join([*axes, *channels])}], at least one of them"
         try:
             array = np.asarray(values)
-        except ValueError as error:     # NumPy makes no array of rows of different lengths
+        except ValueError as error:     # NumPy rejects rows of different lengths
             raise ValueError(
                 f"{self.name} must be {wanted}, got rows of different lengths") from error
         shape = array.shape[len(axes):]
@@ -89,9 +89,9 @@ class Entry:
 
 def frame_integers(frames: Any, frac: np.ndarray, bits: int) -> tuple[np.ndarray, int]:
     """Real frames ``[..., channels]`` as integers of ``bits`` signed bits with ``frac [channels]``
-    fraction bits, int64, rounded half up and clipped; and how many numbers were clipped.
+    fraction bits, int64, rounded half up and clipped; and the number of clipped values.
 
-    Raises ValueError if a frame has another length, or a number is not finite.
+    Raises ValueError if a frame has the wrong length or a number is not finite.
     """
     values = np.asarray(frames, dtype=np.float64)
     if values.shape[-1:] != frac.shape:

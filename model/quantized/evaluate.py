@@ -27,10 +27,10 @@ __all__ = ["Evaluation", "Steps", "evaluate", "evaluate_steps", "surprisal_bits"
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Result of :func:`evaluate`: bits per byte, and over how many predicted tokens.
+    """Result of :func:`evaluate`: bits per byte, and the number of predicted tokens.
 
-    ``saturated`` says how many values of each name, of the integer reference, were at an end of
-    their format; names of values that never were are left out.
+    ``saturated`` counts, by name, the values of the integer reference at an end of their format;
+    names without any are left out.
     """
 
     bits_per_byte: float
@@ -39,10 +39,10 @@ class Evaluation:
 
 
 class Steps(Protocol):
-    """What advances a batch by a token: ``IntegerModel``, an ONNX session."""
+    """Anything that advances a batch by a token: ``IntegerModel``, an ONNX session."""
 
     def start(self, batch: int) -> np.ndarray:
-        """The state before any token."""
+        """The initial state."""
 
     def step(self, tokens: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Logits ``[batch, vocab]`` and the next state, for tokens ``[batch]``."""
@@ -54,27 +54,27 @@ def evaluate(
 ) -> Evaluation:
     """Measure how well a quantised model predicts a text.
 
-    The text is cut into ``sequences`` contiguous parts that run side by side; each carries
-    its state from its first token to its last. Every token but the first of each part is
-    predicted once, and the first, too, where the tokenizer has tokens that stand before a text; the
-    figure is the bits of all of them, divided by the bytes that they spell.
+    The text is cut into ``sequences`` contiguous parts that run in parallel; each carries its
+    state from its first token to its last. Every token but the first of each part is predicted
+    once, and the first, too, if the tokenizer has tokens before a text; the figure is the bits of
+    all of them, divided by the bytes that they spell.
 
     Parameters
     ----------
     model
         The quantised model.
     text
-        Text, UTF-8 bytes, or tokens ``[tokens]``. Of a model without a tokenizer the figure is bits
-        per token.
+        Text, UTF-8 bytes, or tokens ``[tokens]``. For a model without a tokenizer the figure is
+        bits per token.
     sequences
-        Parts that run side by side; fewer are used if the text is short.
+        Parts that run in parallel; fewer are used if the text is short.
     progress
-        Called as ``progress(steps_done, steps)`` now and then.
+        Called as ``progress(steps_done, steps)`` from time to time.
 
     Raises
     ------
     ValueError
-        If the text has fewer than two tokens, or a character that the tokenizer does not have.
+        If the text has fewer than two tokens, or a character that the tokenizer lacks.
     """
     model.entry.check_text()
     steps = _Counting(model)
@@ -86,8 +86,8 @@ def evaluate(
 
 
 class _Counting(IntegerModel):
-    """The integer reference, which counts the values at an end of their format; but for those that
-    are only looked up, whose sigmoid has come to an end there, too."""
+    """The integer reference, counting the values at an end of their format, except those that only
+    index the sigmoid, which is saturated there, too."""
 
     def __init__(self, model: QuantizedModel) -> None:
         super().__init__(model)
@@ -116,7 +116,7 @@ def evaluate_steps(
     progress: Callable[[int, int], None] = lambda done, total: None,
     tokenizer: Tokenizer = BYTES,
 ) -> Evaluation:
-    """As :func:`evaluate`, for anything that steps; its logits have ``frac`` fraction bits."""
+    """As :func:`evaluate`, for any :class:`Steps`; its logits have ``frac`` fraction bits."""
     tokens = as_tokens(text, tokenizer)
     if tokens.size < 2:
         raise ValueError(

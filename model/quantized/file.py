@@ -1,7 +1,7 @@
-"""The quantised model file: the hinge between training and everything else.
+"""The quantised model file: the interface between training and everything else.
 
-Integers only. Whoever holds one of these files needs no torch and recomputes no scale.
-docs/file-format.md describes the bytes.
+Integers only: its users need no torch and recompute no scale. docs/file-format.md describes the
+bytes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _OTHER_FILES = {
     ".onnx": "; an ONNX file is made from a quantised model: give that one",
     ".pt": "; a checkpoint has to be quantised first: sterna quantize",
 }
-"""What to do with other files of Sterna."""
+"""Advice for other files of Sterna."""
 
 
 class QuantizedFileError(ValueError):
@@ -70,31 +70,31 @@ class QuantizedModel:
     Parameters
     ----------
     records
-        What a token goes through, step by step; a frame, if they begin with an
-        :class:`~sterna.model.quantized.records.Input` in place of an embedding.
+        The steps that compute a token; or a frame, if they begin with an
+        :class:`~sterna.model.quantized.records.Input` instead of an embedding.
     profile_name
         Name of the formats in the records: S16, C12, P24.
     projections
-        Every ternary matrix, by the names and in the order of the records.
+        Every ternary matrix, with the names and in the order of the records.
     table
         int16 or int32 ``[vocab, width]`` of the embedding, in the format of its record; None for a
         network.
     sigmoid
         int16 or int32 table, as :func:`~sterna.model.profile.sigmoid_table` defines it.
     provenance
-        Where the model comes from: corpus, training, held-out figures, versions (JSON).
+        Origin of the model: corpus, training, held-out figures, versions (JSON).
     tokenizer
-        Between text and the tokens of the vocabulary; bytes by default, of which a model may know
-        fewer than 256. It means nothing for a network.
+        Converts between text and tokens; bytes by default, of which a model may know fewer than
+        256. Ignored for a network.
     vectors
-        int16 or int32 ``[width]`` of every :class:`~sterna.model.quantized.records.Scale`, by its
+        int16 or int32 ``[width]`` of every :class:`~sterna.model.quantized.records.Scale`, by
         name, or ``[channels]`` of an :class:`~sterna.model.quantized.records.Input`.
 
     Raises
     ------
     ValueError
-        If a tensor does not have the shape, type or range that its record asks for, the tokenizer
-        has another number of tokens, or a value could pass what float64 carries exactly
+        If a tensor does not have the shape, type or range that its record requires, the tokenizer
+        has another number of tokens, or a value could exceed the exact range of float64
         (:mod:`sterna.model.quantized.bounds`).
     """
 
@@ -143,7 +143,7 @@ class QuantizedModel:
 
     @cached_property
     def entry(self) -> Entry:
-        """What it takes at every step: tokens, or frames."""
+        """Its input at every step: tokens, or frames."""
         return Entry.of(self.records)
 
     @property
@@ -179,16 +179,17 @@ class QuantizedModel:
 
     @property
     def fraction_bits(self) -> np.ndarray:
-        """Of each channel of a frame, int ``[channels]``; ValueError for a language model."""
+        """Fraction bits per channel of a frame, int ``[channels]``; ValueError for a language
+        model."""
         if not self.is_network:
             raise ValueError("a language model, which takes tokens and no frames")
         return self.vectors[f"{self.records[0].name}.frac"]
 
     def integers(self, frames: Any) -> tuple[np.ndarray, int]:
-        """Real frames ``[..., channels]`` as a network takes them, int64, rounded half up and
-        clipped; and how many numbers were clipped.
+        """Real frames ``[..., channels]`` as the integers of a network, int64, rounded half up and
+        clipped; and the number of clipped values.
 
-        Raises ValueError if a frame has another length, a number is not finite, or the model is a
+        Raises ValueError if a frame has the wrong length, a number is not finite, or the model is a
         language model.
         """
         first, frac = self.records[0], self.fraction_bits
@@ -202,7 +203,7 @@ class QuantizedModel:
 
     @cached_property
     def states(self) -> list[Recur]:
-        """The recurrences: the states of all layers have one width and number of bits."""
+        """The recurrences; the states of all layers have the same width and number of bits."""
         return [each for each in self.records if isinstance(each, Recur)]
 
     @property
@@ -215,8 +216,8 @@ class QuantizedModel:
 
     @cached_property
     def config(self) -> ModelConfig:
-        """The shape of a language model of Sterna's own architecture; ValueError if it is of
-        another, or a network."""
+        """The shape of a language model of Sterna's own architecture; ValueError for another
+        architecture or a network."""
         self.entry.check_text()
         stages = self.stages
         try:
@@ -236,8 +237,8 @@ class QuantizedModel:
 
     @cached_property
     def stages(self) -> tuple[StagePlan, ...]:
-        """What a token or a frame goes through, by stages; ValueError if hardware computes no such
-        records."""
+        """The stages that compute a token or a frame; ValueError if the hardware does not support
+        these records."""
         profile = self.profile
         try:
             return plan(self.records, profile)
@@ -270,8 +271,8 @@ class QuantizedModel:
             "tokenizer": None,
             "provenance": self.provenance,
         }
-        # Tensors, as text would make the header of a large vocabulary longer than a reader wants
-        # to parse before it knows what the file is.
+        # As tensors, because text would make the header of a large vocabulary too long to parse
+        # before a reader knows the kind of file.
         if not self.is_network:
             tokenizer = header["tokenizer"] = self.tokenizer.to_json()
             match self.tokenizer:
@@ -282,7 +283,7 @@ class QuantizedModel:
                     text = tokenizer.pop("json")
                     tensors[_JSON] = np.frombuffer(text.encode(), dtype=np.uint8)
         header["sha256"] = _digest(tensors, header)
-        # One metadata entry only: the library does not keep an order between several.
+        # One metadata entry only: the library does not preserve the order of several.
         text = json.dumps(header, sort_keys=True, separators=(",", ":"))
         return bytes(save_safetensors(tensors, metadata={_HEADER_KEY: text}))
 
@@ -308,8 +309,8 @@ def load_model(source: str | Path) -> QuantizedModel:
     Raises
     ------
     QuantizedFileError
-        If the file cannot be read, is no quantised model, is damaged, or was written by a
-        version this one does not know.
+        If the file cannot be read, is not a quantised model, is damaged, or was written by an
+        unknown version.
     """
     path = Path(source)
     if str(source) in BUNDLED:
@@ -330,7 +331,7 @@ def load_model(source: str | Path) -> QuantizedModel:
 
 
 def load_language_model(source: str | Path) -> QuantizedModel:
-    """:func:`load_model`, which refuses a network over frames in the same way."""
+    """:func:`load_model`, also refusing a network over frames."""
     model = load_model(source)
     try:
         model.entry.check_text()
@@ -354,7 +355,7 @@ def _parse(blob: bytes) -> QuantizedModel:
     recorded = header.pop("sha256", None)
     if recorded != _digest(tensors, header):
         raise ValueError("the checksum does not match: the file was damaged or edited")
-    # Unknown fields are ignored: a field that matters comes with a new version.
+    # Unknown fields are ignored: a field that matters requires a new version.
     known = {name: header[name] for name in _HEADER_FIELDS if name in header}
     check_fields("the header", known, _HEADER_FIELDS)
     if not isinstance(header["provenance"], dict):
@@ -390,12 +391,12 @@ def _parse(blob: bytes) -> QuantizedModel:
 
 
 def _vectors_of(records: Sequence[Record]) -> dict[str, tuple[int, int, int]]:
-    """The vectors that records store: length, smallest and largest number."""
+    """The stored vectors of records: length, smallest and largest number."""
     return {name: limits for each in records for name, limits in each.vectors.items()}
 
 
 def _read_tokenizer(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> Tokenizer:
-    """The tokenizer of a file, whose merges are taken from the tensors."""
+    """The tokenizer of a file, with its merges from the tensors."""
     content = header["tokenizer"]
     if isinstance(content, dict):
         stored = _JSON if content.get("kind") == HubTokenizer.kind else _MERGES
@@ -408,7 +409,7 @@ def _read_tokenizer(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> T
 
 
 def _read_header(blob: bytes) -> dict[str, Any]:
-    """The JSON header, read before the tensors so that a version is told from damage."""
+    """The JSON header, read before the tensors to distinguish an unknown version from damage."""
     size = int.from_bytes(blob[:8], "little")
     try:
         if len(blob) < 8 or size > len(blob) - 8:
@@ -473,9 +474,9 @@ def _check_projection(record: Project, projection: Projection) -> None:
 
 
 def pack_trits(weight: np.ndarray) -> np.ndarray:
-    """Pack -1, 0, 1 into bytes: 2-bit two's complement, 4 a byte, first in the low bits.
+    """Pack -1, 0, 1 into bytes: 2-bit two's complement, 4 per byte, first in the low bits.
 
-    Row-major over the whole matrix; the last byte is filled up with zeros. Returns uint8.
+    Row-major over the whole matrix; the last byte is padded with zeros. Returns uint8.
 
     >>> pack_trits(np.array([[1, 0, -1, 1, -1]], dtype=np.int8)).tolist()
     [113, 3]
@@ -487,13 +488,13 @@ def pack_trits(weight: np.ndarray) -> np.ndarray:
 
 _TRITS = np.array([[(0, 1, 2, -1)[byte >> at & 3] for at in (0, 2, 4, 6)] for byte in range(256)],
                   dtype=np.int8)
-"""What each byte holds, 2 for what is no trit."""
+"""The trits of each byte, 2 for an invalid code."""
 
 
 def unpack_trits(packed: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Undo :func:`pack_trits`; int8 of ``shape``.
 
-    Raises ValueError if the size is wrong, a code is 2 (no trit) or the filling is not zero.
+    Raises ValueError if the size is wrong, a code is 2 (no trit) or the padding is not zero.
     """
     count = shape[0] * shape[1]
     if packed.dtype != np.uint8 or packed.shape != (-(-count // 4),):

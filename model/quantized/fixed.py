@@ -13,9 +13,9 @@ __all__ = ["bias_format", "check_bias", "quantize_projection", "to_fixed"]
 
 
 def bias_format(output: FixedPoint) -> FixedPoint:
-    """Format of a bias: a bit more than the output, so that it alone can saturate.
+    """Format of a bias: one bit more than the output, so that a bias alone can saturate it.
 
-    Raises ValueError if the output is no format, or has no 2 to 23 bits.
+    Raises ValueError if the output is not a format or does not have 2 to 23 bits.
     """
     if not isinstance(output, FixedPoint):
         raise ValueError(f"output must be a FixedPoint, got {output!r}")
@@ -27,7 +27,7 @@ def bias_format(output: FixedPoint) -> FixedPoint:
 
 
 def check_bias(name: str, bias: np.ndarray | None, output: FixedPoint) -> None:
-    """Raise ValueError if a bias would be cut off to the bit more than its output that it has."""
+    """Raise ValueError if a bias would be clipped to :func:`bias_format`."""
     wider = bias_format(output)
     if bias is None:
         return
@@ -42,9 +42,9 @@ def check_bias(name: str, bias: np.ndarray | None, output: FixedPoint) -> None:
 
 
 def to_fixed(name: str, values: np.ndarray, fmt: FixedPoint) -> np.ndarray:
-    """Round half up to ``fmt``, saturating, as the clamp in training does; int32.
+    """Round half up to ``fmt``, saturating like the clamp in training; int32.
 
-    Raises ValueError if a value is not finite; ``name`` says whose it is.
+    Raises ValueError if a value is not finite; the message contains ``name``.
     """
     if not np.isfinite(values).all():
         raise ValueError(f"{name}: not every value is finite; the model did not converge")
@@ -58,7 +58,7 @@ def quantize_projection(
 ) -> Projection:
     """Quantise a ternary matrix behind a norm, with its scale and its bias.
 
-    ``codes`` are integers ``[rows, columns]`` of -1, 0 and 1, ``scale`` is what a code stands for
+    ``codes`` are integers ``[rows, columns]`` of -1, 0 and 1, ``scale`` is the value of code 1
     (the mean magnitude of a BitNet matrix, for example), ``bias`` real numbers ``[rows]`` or None.
 
     The scale becomes a mantissa and a shift; the root of the fan-in and the 127 of the

@@ -1,14 +1,15 @@
 """The architecture of the published checkpoints, ``hgrn_bit``, as records.
 
 It is that of https://github.com/ridgerchu/matmulfreellm: every projection normalises its input
-once more, with gains of its own, behind the norm of its block. Two norms in a row have one root:
+again, with separate gains, after the norm of its block. Two consecutive norms need only one root:
 with gains ``a`` of the block, ``n`` of the projection and e = 1e-6,
 
     n * norm(a * norm(x)) = n * a * x / sqrt(mean((a * x)^2) + e * mean(x^2) + e^2),
 
 so a block takes the root once, over ``x * sqrt(a^2 + e)``, and each of its projections quantises
-``x * a * n``; e^2 is below any format. The norm of the output gate g stands before a product with
-``silu(h)`` and another norm: its RMS leaves the codes, and stays in the root as ``e * mean(g^2)``.
+``x * a * n``; e^2 is below the resolution of any format. The norm of the output gate g precedes a
+product with ``silu(h)`` and another norm: its RMS cancels in the codes, and remains in the root as
+``e * mean(g^2)``.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from sterna.model.quantized.records import (
 __all__ = ["EPS", "WIDTHS", "Formatted", "HgrnBitShape", "Widths", "hgrn_bit"]
 
 EPS = 1e-6
-"""Added to a mean square by every projection, whatever a configuration says; that of the norms in
-front of them counts as its product with this one."""
+"""Added to a mean square by every projection, whatever a configuration says; the epsilon of the
+preceding norms has effect only as its product with this one."""
 _HEADROOM = 1.5
 _TABLE = FixedPoint(16, 11)
 _EXPONENT_BITS = 24
-"""Of the powers of two that the channels of the embedding are stored in parts of, so that a channel
-far larger than the others takes no digits from them."""
+"""Bits of the powers of two that scale the channels of the embedding, so that a channel far larger
+than the others does not cost them precision."""
 _MOST_FRAC = 26
-"""So that e times a sum of squares stays below 2^52."""
+"""Limit that keeps e times a sum of squares below 2^52."""
 _ENERGY_BITS = 10
-"""Of the mantissa of e, so that a sum of squares times it stays below 2^52."""
+"""Bits of the mantissa of e; a sum of squares times it stays below 2^52."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,12 @@ class HgrnBitShape:
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """How many bits each kind of value has; calibration chooses where their points are.
+    """Number of bits of each kind of value; calibration places their binary points.
 
     Parameters
     ----------
     embedding, x, y
-        The embedding, the residual stream, and what a norm takes of it.
+        The embedding, the residual stream, and the input of a norm.
     z, h
         Pre-activations, and recurrent states.
     silu, t, p
@@ -88,7 +89,7 @@ class Widths:
         As in :class:`~sterna.model.profile.NumericProfile`.
     sigmoid_frac, sigmoid_segments, update_frac
         Fraction bits of a sigmoid, segments of its table over ±16, and fraction bits of an
-        update that a lower bound has scaled.
+        update scaled by a lower bound.
     """
 
     name: str
@@ -122,16 +123,17 @@ WIDTHS = {each.name: each for each in (
     Widths("C12", embedding=12, x=12, y=12, z=10, h=12, silu=12, t=12, p=12, gain=10, w=14, r=12,
            reciprocal_bits=18, root_frac=4, scale_frac=14, mantissa_bits=10, scale_bits=14,
            sigmoid_frac=10, sigmoid_segments=64, update_frac=15))}
-"""By name. P24 is no worse than float16, with massive channels, too (docs/published-models.md)."""
+"""Widths by name. P24 is no worse than float16, even with massive channels
+(docs/published-models.md)."""
 
 
 @dataclass
 class Formatted:
-    """Records with their formats, and what lies beside them.
+    """Records with their formats, and the data beside them.
 
-    ``vectors`` are the integers of each :class:`Scale`; ``scales`` what the scale of a matrix is
-    multiplied by to be that of its :class:`Project`; ``constants`` the real numbers that a
-    :class:`Root` or an :class:`Energy` adds of a mean square, by name.
+    ``vectors`` are the integers of each :class:`Scale`; ``scales`` the factors from the scale of a
+    matrix to that of its :class:`Project`; ``constants`` the real numbers that a :class:`Root`
+    adds, or an :class:`Energy` takes of a mean square, by name.
     """
 
     widths: Widths
@@ -152,10 +154,10 @@ def hgrn_bit(
     shape, widths
         Sizes, and bits of each kind of value.
     reals
-        The real vector ``[width]`` of each :class:`Scale`, by its name.
+        The real vector ``[width]`` of each :class:`Scale`, by name.
     peaks
-        The largest magnitude of each value on some text, by the name of the value. A format takes
-        1.5 times as much.
+        The largest magnitude of each value on some text, by name. A format holds 1.5 times as
+        much.
 
     Raises
     ------
@@ -180,7 +182,7 @@ class _Builder:
         self._formats: dict[str, FixedPoint] = {}
         self.result = Formatted(widths)
         self._x = "embedding.x"
-        # One format for the whole stream, so that a sum shifts nothing.
+        # One format for the whole stream, so that sums need no shift.
         stream = max(peaks[name] for name in (
             self._x, *(f"layer{layer}.{part}.x" for layer in range(shape.layers)
                        for part in ("mlgru", "glu"))))
@@ -233,8 +235,8 @@ class _Builder:
     def normed(
         self, at: str, outputs: Mapping[str, tuple[int, str | None]], shared: bool = False,
     ) -> None:
-        """Projections of the normalised stream: rows of each, and the value whose peak gives its
-        format, None for that of the sigmoid's table; ``shared`` if all have the same gains."""
+        """Projections of the normalised stream: rows of each, and the value with the peak for its
+        format, None for the format of the sigmoid's table; ``shared`` if all share the gains."""
         d, widths = self._shape.d, self._widths
         begin = f"{at}." if at else ""
         norm = f"{at or 'head'}.root"
@@ -262,7 +264,7 @@ class _Builder:
     def _format(
         self, name: str, bits: int, value: str = "", most_frac: int = _MOST_FRAC,
     ) -> FixedPoint:
-        """The format of ``name``, from the peak of ``value`` or its own."""
+        """The format of ``name``, from the peak of ``value``, else of ``name``."""
         fmt = _format(name, bits, self._peaks[value or name], most_frac)
         self._formats[name] = fmt
         return fmt
@@ -294,8 +296,9 @@ class _Builder:
         self, name: str, x: str, columns: int, norm: str, root: FixedPoint, rows: int,
         output: FixedPoint, codes: str = "",
     ) -> str:
-        """A projection of ``x`` times its gains, over the root ``norm``, of a value in the format
-        ``root``; ``codes`` are quantised already by another of the same gains. Returns them."""
+        """A projection of ``x`` times its gains, over the root ``norm`` of a value in the format
+        ``root``; ``codes`` names a projection with the same gains that already quantised them.
+        Returns the name of the codes."""
         widths = self._widths
         gained = f"{codes or name}.w"
         gains = self._reals[gained]
@@ -334,7 +337,7 @@ def _exponent(name: str, magnitude: float) -> int:
 
 
 def _format(name: str, bits: int, peak: float, most_frac: int = _MOST_FRAC) -> FixedPoint:
-    """``bits`` with the point where the peak and a half more fits."""
+    """The format of ``bits`` with the most fraction bits that holds 1.5 times the peak."""
     frac = min(most_frac, bits - 1 - (
         _exponent(name, _HEADROOM * peak) if peak else -bits))
     if frac < 0:
@@ -344,7 +347,7 @@ def _format(name: str, bits: int, peak: float, most_frac: int = _MOST_FRAC) -> F
 
 
 def _gains(name: str, values: np.ndarray, bits: int) -> tuple[np.ndarray, int]:
-    """Signed integers of ``bits`` with one exponent for all, and their fraction bits."""
+    """Signed integers of ``bits`` with a common exponent, and their fraction bits."""
     largest = float(np.max(np.abs(values)))
     frac = bits - 1 - _exponent(name, largest)
     whole = np.floor(np.ldexp(values.astype(np.float64), frac) + 0.5)

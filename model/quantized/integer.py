@@ -4,11 +4,11 @@ Every other implementation (ONNX graphs, gateware, netlists) is compared with th
 bit for bit. It is written against the Python array API standard, so the same source runs
 on NumPy arrays and on torch tensors, CPU or CUDA. All values are int64; the only floating-point
 ones are inside :func:`ternary_matmul` and :func:`isqrt`, where every value is a whole number
-that the type holds, and the result therefore exact.
+that the type represents, so the result is exact.
 
 ``rs(v, s)`` is an arithmetic right shift that rounds half up; ``//`` only ever divides a
-non-negative number by a positive one. docs/numerics.md tells why each step is as it is
-and proves its range.
+non-negative number by a positive one. docs/numerics.md explains each step and proves its
+range.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ __all__ = [
 
 Array = Any
 ROWS = 32
-"""Tokens times sequences that are computed at a time: more would only take more memory."""
+"""Tokens times sequences computed at a time: more would only take more memory."""
 
 
 def rs(value: Array, shift: int) -> Array:
-    """Shift right by ``shift`` bits, rounding half up: ``(value + 2**(shift-1)) >> shift``; to the
-    left by ``-shift`` if it is negative."""
+    """Shift right by ``shift`` bits, rounding half up: ``(value + 2**(shift-1)) >> shift``; left by
+    ``-shift`` if negative."""
     return value << -shift if shift <= 0 else (value + (1 << (shift - 1))) >> shift
 
 
 def _clip(value: Array, low: int | None, high: int | None = None) -> Array:
-    """Clip whole numbers by the array's own method, which NumPy and torch have: array_api_compat's
-    took two fifths of an evaluation."""
+    """Clip whole numbers with the array's method, as in NumPy and torch: array_api_compat's took
+    two fifths of an evaluation."""
     return value.clip(low, high)
 
 
@@ -78,7 +78,7 @@ def saturate(value: Array, fmt: FixedPoint) -> Array:
 
 
 def isqrt(value: Array) -> Array:
-    """Integer square root, exact for ``0 <= value < 2**52`` (float64 is, below that)."""
+    """Integer square root, exact for ``0 <= value < 2**52`` (as float64 is)."""
     xp = array_namespace(value)
     return xp.astype(xp.floor(xp.sqrt(xp.astype(value, xp.float64))), xp.int64)
 
@@ -102,7 +102,7 @@ def transposed(weight: np.ndarray, like: Array) -> Array:
 
 
 def norm_quant(y: Array, norm: Norm | NumericProfile) -> dict[str, Array]:
-    """RMS normalisation and absmax quantisation of ``y [..., n]`` in one.
+    """RMS normalisation and absmax quantisation of ``y [..., n]`` combined.
 
     Returns ``m`` (absolute maximum), ``r`` (its reciprocal), ``q [..., n]`` (8-bit
     activations), ``s`` (their sum of squares), ``n`` (its root) and ``v`` (output scale);
@@ -126,22 +126,22 @@ def _absmax_quant(y: Array, k: int) -> dict[str, Array]:
 
 
 def _root(x: Array, record: Root, extra: Array | int) -> dict[str, Array]:
-    """Sum of squares ``s`` with what keeps it from 0, and its root ``n``."""
+    """Sum of squares ``s`` with its epsilon and ``extra``, and its root ``n``."""
     xp = array_namespace(x)
     s = xp.sum(x * x, axis=-1, keepdims=True) + record.epsilon + extra
     return {"s": s, "n": _clip(isqrt(s << (2 * record.root_frac)), 1)}
 
 
 def _quantize(x: Array, n: Array, record: Quantize) -> dict[str, Array]:
-    """``x [..., width]`` in 8 bits and its scale over the root ``n [..., 1]``."""
+    """``x [..., width]`` in 8 bits, and its scale over the root ``n [..., 1]``."""
     parts = _absmax_quant(x, record.reciprocal_bits)
     v = (parts["m"] << record.scale_shift) // n
     return {**parts, "v": _clip(v, None, (1 << record.scale_frac) - 1)}
 
 
 def _recur(h: Array, u: Array, c: Array, frac: int) -> list[Array]:
-    """The states after ``h``, each the one before moved towards ``c`` by ``u`` of the way: between
-    both, so it cannot overflow."""
+    """The states after ``h``: each moves the previous one towards ``c`` by the fraction ``u``, so
+    it cannot overflow."""
     after = []
     for part, candidate in zip(u, c, strict=True):
         h = h + rs(part * (candidate - h), frac)
@@ -163,9 +163,9 @@ def requantize(
 
 
 def sigmoid(z: Array, table: Array, low: int, step_bits: int) -> Array:
-    """Sigmoid of pre-activations by a table that spans their whole range, from ``low``.
+    """Sigmoid of pre-activations by a table over their whole range, from ``low``.
 
-    The top bits of z select a segment; the ``step_bits`` others, if any, interpolate linearly
+    The top bits of z select a segment; the lower ``step_bits``, if any, interpolate linearly
     inside it.
     """
     u = z - low
@@ -177,7 +177,7 @@ def sigmoid(z: Array, table: Array, low: int, step_bits: int) -> Array:
 
 
 def _scaled(x: Array, offset: Array, shift: Array, fmt: FixedPoint) -> Array:
-    """A frame less its offsets, shifted right channel by channel, and a 1 behind it."""
+    """A frame minus its offsets, shifted right channel by channel, with a 1 appended."""
     xp = array_namespace(x)
     ones, down = xp.ones_like(shift), _clip(shift, 0)
     value = (x - offset) << _clip(-shift, 0)
@@ -186,7 +186,7 @@ def _scaled(x: Array, offset: Array, shift: Array, fmt: FixedPoint) -> Array:
 
 
 class IntegerRecords:
-    """Runs a list of records; it does not ask which architecture they spell.
+    """Runs a list of records of any architecture.
 
     Parameters
     ----------
@@ -195,13 +195,13 @@ class IntegerRecords:
     projections
         The ternary matrices, by the names of the records.
     sigmoid
-        The table, as ``NumericProfile.sigmoid_table`` defines it.
+        The table, as defined by ``NumericProfile.sigmoid_table``.
     embedding
         int ``[vocab, width]``, if there is an :class:`Embedding`.
     like
         An array of the namespace and device to compute with; NumPy if None.
     vectors
-        int ``[width]`` of each :class:`Scale`, by its name, and those of each :class:`Input`.
+        int ``[width]`` of each :class:`Scale`, by name, and those of each :class:`Input`.
     """
 
     def __init__(
@@ -228,10 +228,10 @@ class IntegerRecords:
     def run(
         self, values: dict[str, Array], states: Sequence[Array] = (),
     ) -> tuple[Array, list[Array]]:
-        """Advance by one token, or by a row of them; return the last value and the new states.
+        """Advance by one token or a row of tokens; return the last value and the new states.
 
-        ``values`` are those given by name, int64 ``[..., width]``, ``tokens`` ``[...]`` for an
-        embedding; all that are computed are added. ``states`` are int64 for each :class:`Recur`, in
+        ``values`` are the inputs by name, int64 ``[..., width]``, ``tokens`` ``[...]`` for an
+        embedding; all computed values are added. ``states`` are int64 for each :class:`Recur`, in
         order: of the shape of the values, or without their first axis, which is then time.
         """
         before, after = iter(states), []
@@ -340,24 +340,24 @@ class IntegerModel:
         Parameters
         ----------
         tokens
-            int64 ``[batch]``, each below ``model.vocab``; of a network ``[batch, channels]``, as
-            ``model.integers`` makes them.
+            int64 ``[batch]``, each below ``model.vocab``; for a network ``[batch, channels]``, as
+            from ``model.integers``.
         state
-            int64 ``[layers, batch, d]``; it is not modified.
+            int64 ``[layers, batch, d]``; not modified.
         tap
             Called as ``tap(name, value)`` with every intermediate tensor.
 
         Returns
         -------
         logits, state
-            int64 ``[batch, vocab]`` in format ``model.logit``, of a network its results, and the
+            int64 ``[batch, vocab]`` in format ``model.logit``, for a network its results, and the
             new state.
 
         Raises
         ------
         ValueError
-            If a token is outside the vocabulary, a frame of another length or range, or the state
-            has another shape or leaves its format.
+            If a token is outside the vocabulary, a frame has a wrong length or range, or the state
+            has a wrong shape or exceeds its format.
         """
         logits, state = self._advance(tokens[None], state, tap)
         return logits[0], state
@@ -368,7 +368,7 @@ class IntegerModel:
         """Run ``tokens [batch, length]``, or frames ``[batch, length, channels]``; return logits
         ``[batch, length, vocab]``, or results, and the state.
 
-        ``tap`` is called as by :meth:`step`, token after token.
+        ``tap`` is called as by :meth:`step`, token by token.
         """
         xp, (batch, length) = self._xp, tokens.shape[:2]
         state = self.start(batch) if state is None else state

@@ -1,6 +1,6 @@
-"""Records as stages: a norm, the ternary matrices behind it, and what becomes of their results.
+"""Records as stages: a norm, the ternary matrices after it, and the use of their results.
 
-Gateware, and whatever else computes whole stages at a time, takes the order of a model from here.
+Gateware, and anything else that computes whole stages, takes the order of a model from here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["StageKind", "StagePlan", "formats_of", "plan", "shape_of"]
 
 
 class StageKind(enum.IntEnum):
-    """What the results of a stage are for. The numbers stand in images."""
+    """Use of the results of a stage. The numbers are stored in images."""
 
     MLGRU = 0
     """f, c and g: to the MLGRU unit."""
@@ -41,23 +41,23 @@ class StageKind(enum.IntEnum):
     GLU = 2
     """gate and up: to the GLU unit."""
     HEAD = 3
-    """They leave: logits, or what a network gives."""
+    """Output: logits, or the results of a network."""
     BEGIN = 4
-    """The residual stream begins with them."""
+    """Start of the residual stream."""
     PASS = 5
-    """To the next norm alone."""
+    """To the next norm only."""
     LAST = 6
-    """Added to the residual stream, and the sum leaves."""
+    """Added to the residual stream, and the sum is output."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
     """A stage, by the names of its records.
 
-    ``matrices`` are of one shape and one input, in the order in which a unit behind them takes
-    their results. ``values`` are what is made of those, each with its name within the unit: ``f``,
-    ``g``, ``c``, ``h`` and ``o`` of an MLGRU, ``silu`` and ``p`` of a GLU, ``x`` of a residual
-    stream. The next norm takes the last of them.
+    ``matrices`` share one shape and input, in the order in which the following unit takes their
+    results. ``values`` are computed from those, each with its name within the unit: ``f``, ``g``,
+    ``c``, ``h`` and ``o`` of an MLGRU, ``silu`` and ``p`` of a GLU, ``x`` of a residual stream. The
+    last of them is the input of the next norm.
     """
 
     kind: StageKind
@@ -70,8 +70,8 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What takes the results of several matrices: its records, the names of the matrices in them
-    and those of the values that are told."""
+    """A unit that takes the results of several matrices: its records, the names of the matrices in
+    them, and those of the reported values."""
 
     cell: Callable[[NumericProfile, str, int], list[Record]]
     slots: tuple[str, ...]
@@ -89,8 +89,8 @@ _UNITS: Mapping[StageKind, _Unit] = MappingProxyType({
 def plan(records: tuple[Record, ...], profile: NumericProfile) -> tuple[StagePlan, ...]:
     """The stages of records.
 
-    Raises ValueError if they do not follow each other as stages do, or are in other formats than
-    the profile has for them; the first of these records is named.
+    Raises ValueError if they do not form stages, or their formats are not those of the profile; the
+    message names the first such record.
     """
     return _Planner(records, profile).stages
 
@@ -105,7 +105,7 @@ class _Planner:
         first = records[0]
         if isinstance(first, Embedding | Input):
             self._expect(replace(first, output=profile.x))
-        # What is normalised next, what is added to, and their width.
+        # The value to normalise next, the one to add to, and their width.
         self._value = self._stream = (
             first.name if isinstance(first, Embedding | Input) else next(iter(first.reads)))
         self._width = first.width
@@ -117,7 +117,7 @@ class _Planner:
         self.stages = tuple(found)
 
     def _expect(self, wanted: Record) -> None:
-        """Take the next record, which must be this one but for its name."""
+        """Take the next record, which must equal this one except for its name."""
         if not self._left:
             raise ValueError(f"there is no {type(wanted).__name__} after {self._value}")
         found = self._left.pop()
@@ -152,8 +152,8 @@ class _Planner:
     def _behind(
         self, projects: Sequence[Project],
     ) -> tuple[StageKind, FixedPoint, dict[str, str]]:
-        """Take what follows the projections of a stage; return what that makes of it, the format of
-        the results, and the values."""
+        """Take the records after the projections of a stage; return the kind of stage, the format
+        of the results, and the values."""
         if len(projects) > 1:
             kind = self._unit(projects)
             return kind, self._profile.z, self._through(_UNITS[kind], projects)
@@ -168,7 +168,7 @@ class _Planner:
         if result in self._added:
             self._stream = result
             return StageKind.BEGIN, x, {"x": result}
-        # A norm does not see the point.
+        # A norm does not depend on the position of the binary point.
         return StageKind.PASS, one.output if one.output.bits == x.bits else x, {"x": result}
 
     def _unit(self, projects: Sequence[Project]) -> StageKind:
@@ -179,7 +179,7 @@ class _Planner:
                          f"{', '.join(each.name for each in projects)}")
 
     def _through(self, unit: _Unit, projects: Sequence[Project]) -> dict[str, str]:
-        """Take the records of a unit; return their names by those within the unit."""
+        """Take the records of a unit; return their names, keyed by those within the unit."""
         names = {f".{slot}.z": project.result
                  for slot, project in zip(unit.slots, projects, strict=True)}
         for record in unit.cell(self._profile, "", self._width):
@@ -193,7 +193,7 @@ class _Planner:
 
 
 def _difference(found: Record, wanted: Record) -> str:
-    """What about a record is not as it should be, in words."""
+    """Describe how a record differs from the expected one."""
     said = f"{type(found).__name__} {found.name}"
     if type(found) is not type(wanted):
         return f"{said} stands where there should be one of kind {type(wanted).__name__}"
@@ -203,8 +203,8 @@ def _difference(found: Record, wanted: Record) -> str:
 
 
 def formats_of(records: Sequence[Record], name: str) -> NumericProfile:
-    """The profile called ``name`` that records are in, from the first of each kind; :func:`plan`
-    finds out whether all of them are. ValueError if there is no record of a kind."""
+    """The formats of records as the profile ``name``, from the first of each kind; :func:`plan`
+    checks whether all have them. ValueError if there is no record of a kind."""
     products = [each for each in records if isinstance(each, Multiply)]
     states = {each.name for each in records if isinstance(each, Recur)}
     silus = {each.name for each in products}
@@ -229,8 +229,7 @@ def formats_of(records: Sequence[Record], name: str) -> NumericProfile:
 
 
 def shape_of(stages: Sequence[StagePlan]) -> ModelConfig:
-    """The shape of a language model; ValueError if its layers are not alike, or have other
-    names."""
+    """The shape of a language model; ValueError if its layers differ or have other names."""
     layers = sum(each.kind is StageKind.MLGRU for each in stages)
     inner = max((each.rows for each in stages if each.kind is StageKind.GLU), default=0)
     config = ModelConfig(stages[0].columns, layers, inner, stages[-1].rows)

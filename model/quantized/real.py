@@ -1,8 +1,8 @@
-"""The records in real numbers: what the integers approximate.
+"""The records in real numbers, which the integers approximate.
 
 Values, gains, roots and sigmoids are float64; activations are quantised to 8 bits and weights are
-ternary, as in training. By default no format limits or rounds anything: this is what formats are
-chosen by.
+ternary, as in training. By default no format limits or rounds anything: this is the basis for
+choosing formats.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sterna.model.quantized.taps import Tap, ignore
 __all__ = ["Matrix", "run_real"]
 
 Matrix: TypeAlias = tuple[np.ndarray, float]
-"""A ternary matrix ``[rows, columns]`` of int8, and what a one of it stands for."""
+"""A ternary matrix ``[rows, columns]`` of int8, and the value of a one."""
 
 
 def run_real(
@@ -54,20 +54,20 @@ def run_real(
     embedding
         float ``[vocab, width]``.
     matrices
-        Gives the matrix of a :class:`Project` by its name; asked once for each, in order.
+        Gives the matrix of a :class:`Project` by name; called once for each, in order.
     vectors, constants
-        Of :class:`Scale`; of :class:`Root` and :class:`Energy`, which add that part of a mean
-        square.
+        Of :class:`Scale`; of :class:`Root` and :class:`Energy`, which add that constant or multiply
+        a mean square by it.
     tap
         Called as ``tap(name, value)`` with every value ``[batch, length, ...]``, under the names
         of the integer reference.
     keeps_logits
-        Without, the tap gets the logits sequence by sequence, and nothing is returned: they are
+        If False, the tap gets the logits sequence by sequence, and nothing is returned: they are
         larger than all else.
     biases
-        Of :class:`Project`, where it has one.
+        Of :class:`Project`, if it has one.
     quantises
-        Whether activations become whole numbers.
+        Whether activations are rounded to whole numbers.
     saturates
         Whether values are limited to the range of their format, where the integers are.
 
@@ -139,7 +139,7 @@ def _quantized(
     give: Callable[[str, np.ndarray], None], name: str, x: np.ndarray, root: np.ndarray,
     whole: bool,
 ) -> None:
-    """Activations from -127 to 127, and what a one of them stands for."""
+    """Activations from -127 to 127, and the value of a one."""
     m = np.maximum(np.max(np.abs(x), axis=-1, keepdims=True), np.finfo(np.float64).tiny)
     q = x * (127 / m)
     give(f"{name}.q", np.floor(q + 0.5) if whole else q)

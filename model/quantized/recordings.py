@@ -1,4 +1,4 @@
-"""Recordings of a sensor, frame by frame, and how many of them a network gets right."""
+"""Recordings of a sensor, frame by frame, and the accuracy of a network on them."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Recordings:
     @classmethod
     def load(cls, path: str | Path, *, held_out: bool | None = None) -> Recordings:
         """Read an ``.npz``: ``frames`` numbers ``[frames, channels]`` of all recordings, one after
-        the other, ``lengths`` and ``labels`` integers ``[recordings]``, and, where they are there,
-        ``step``, by which frames are multiplied, and ``held_out``, a boolean for each recording.
+        the other, ``lengths`` and ``labels`` integers ``[recordings]``, and optionally ``step``, a
+        factor for all frames, and ``held_out``, a boolean per recording.
 
-        ``held_out`` takes those that are, or those that are not; None takes all. ValueError if an
-        array is missing or has another shape or type, a number is not finite, or nothing is left;
-        the file is named.
+        ``held_out`` selects those that are, or those that are not; None selects all. ValueError if
+        an array is missing or has another shape or type, a number is not finite, or nothing is
+        left; the message names the file.
         """
         try:
             with np.load(path) as file:
@@ -92,7 +92,7 @@ class Recordings:
 
 
 class Runs(Protocol):
-    """What runs frames: ``IntegerModel``, an ONNX session."""
+    """Anything that runs frames: ``IntegerModel``, an ONNX session."""
 
     def run(self, frames: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Results ``[batch, length, width]`` of frames ``[batch, length, channels]``, and the
@@ -101,8 +101,8 @@ class Runs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Recordings, how many of them a network got right, and how many numbers of their frames were
-    beyond the range of its input, which clips them."""
+    """The number of recordings, of those that a network got right, and of values in their frames
+    that exceeded the range of its input and were clipped."""
 
     recordings: int
     right: int
@@ -110,13 +110,13 @@ class Accuracy:
 
     @property
     def share(self) -> float:
-        """Of recordings that were right."""
+        """Share of correct recordings."""
         return self.right / self.recordings
 
 
 def results_of(model: Runs, frames: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Results ``[length, width]`` of each of several sequences of integer frames ``[length,
-    channels]``; those of one length run side by side."""
+    channels]``; those of equal length run in parallel."""
     found: dict[int, np.ndarray] = {}
     lengths = np.array([len(each) for each in frames])
     for length in np.unique(lengths):
@@ -130,10 +130,10 @@ def accuracy(
     model: Runs, recordings: Recordings,
     integers: Callable[[np.ndarray], tuple[np.ndarray, int]],
 ) -> Accuracy:
-    """How many recordings a network gets right: the largest mean of its results over the frames is
-    that of the label. ``integers`` is :meth:`QuantizedModel.integers`, or does what that does.
+    """Count the recordings that a network gets right: the largest mean of its results over the
+    frames is that of the label. ``integers`` is or acts as :meth:`QuantizedModel.integers`.
 
-    Raises ValueError if frames have another length than the network's, or a label is none of its
+    Raises ValueError if frames have the wrong length for the network, or a label is not one of its
     results.
     """
     frames, clipped = zip(*map(integers, recordings.frames), strict=True)
@@ -147,11 +147,11 @@ def accuracy(
 
 
 def read_frames(path: str | Path, channels: int) -> np.ndarray:
-    """Frames of a CSV file, float64 ``[length, channels]``: a line each, a number for each channel,
-    behind a header or none.
+    """Frames of a CSV file, float64 ``[length, channels]``: one per line, one number per channel,
+    with or without a header.
 
-    Raises ValueError if a line has another number of fields, a field is no finite number, or there
-    is no frame; the line is named.
+    Raises ValueError if a line has another number of fields, a field is not a finite number, or
+    there is no frame; the message names the line.
     """
     frames: list[list[float]] = []
     with Path(path).open(newline="", encoding="utf-8-sig") as file:

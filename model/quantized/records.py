@@ -1,10 +1,10 @@
-"""What a token goes through, as a list of records: the architecture, as data.
+"""The computation of a token as a list of records: the architecture as data.
 
 A record is one step of the arithmetic. It names the values that it reads and gives, and holds
-its own formats and shifts; the ternary matrices lie beside the records, under the names of
-their :class:`Project`. The integer reference, the proofs of ranges and the traced ONNX graphs
-walk the list in order, and none of them knows which architecture it spells. What a record
-computes is defined in :mod:`sterna.model.quantized.integer`.
+its formats and shifts; the ternary matrices are stored beside the records, under the names of
+their :class:`Project`. The integer reference, the range proofs and the traced ONNX graphs walk
+the list in order without knowing the architecture. :mod:`sterna.model.quantized.integer` defines
+the arithmetic of each record.
 """
 
 from __future__ import annotations
@@ -26,38 +26,37 @@ __all__ = ["Add", "Embedding", "Energy", "Input", "Multiply", "Narrow", "Norm", 
 
 
 _VECTOR = FixedPoint(24, 0)
-_EXPONENTS = 1100   # of all numbers of float64
+_EXPONENTS = 1100   # covers all float64 numbers
 
 
 class _Record:
-    """What every kind says of itself; most read ``x`` and give ``name``, of ``width`` numbers."""
+    """The common interface; most kinds read ``x`` and give ``name``, of ``width`` numbers."""
 
     __slots__ = ()
     name: str
     x: str
-    if TYPE_CHECKING:       # a field, or what follows from other fields
+    if TYPE_CHECKING:       # a field, or derived from other fields
         @property
         def width(self) -> int: ...
 
     @property
     def reads(self) -> dict[str, int]:
-        """The values that it reads, and how many numbers each must have; tokens are none of
-        them."""
+        """The values that it reads, and the required width of each; excludes tokens."""
         return {self.x: self.width}
 
     @property
     def gives(self) -> dict[str, int]:
-        """The values that later records may read, and how many numbers each has."""
+        """The values that later records may read, and the width of each."""
         return {self.name: self.width}
 
     @property
     def result(self) -> str:
-        """The name of the first of those."""
+        """The name of the first value that it gives."""
         return next(iter(self.gives))
 
     @property
     def vectors(self) -> dict[str, tuple[int, int, int]]:
-        """The vectors that are stored for it: length, smallest and largest number."""
+        """Its stored vectors: length, smallest and largest number."""
         return {}
 
 
@@ -73,7 +72,7 @@ class _Normed(_Record):
 
 @dataclass(frozen=True, slots=True)
 class Embedding(_Record):
-    """``name``: the row of a token, of ``width`` values in format ``output``."""
+    """``name``: the row of a token, ``width`` values in format ``output``."""
 
     name: str
     vocab: int
@@ -88,11 +87,11 @@ class Embedding(_Record):
 @dataclass(frozen=True, slots=True)
 class Input(_Record):
     """``name``: a frame of ``channels`` numbers of ``bits`` bits, each ``rs(x - offset, shift)``,
-    saturated to ``output``, and a 1 behind them.
+    saturated to ``output``, followed by a 1.
 
-    ``{name}.offset`` and ``{name}.shift`` are stored vectors with a number for each channel, and
-    ``{name}.frac`` are the fraction bits of a frame; a negative shift is one to the left. A norm
-    removes the amplitude of a frame, and the 1 preserves it.
+    ``{name}.offset`` and ``{name}.shift`` are stored vectors with a number per channel, and
+    ``{name}.frac`` the fraction bits of a frame; a negative shift is a left shift. A norm removes
+    the amplitude of a frame, and the 1 preserves it.
     """
 
     name: str
@@ -120,7 +119,7 @@ class Input(_Record):
 
 @dataclass(frozen=True, slots=True)
 class Narrow(_Record):
-    """``name``: ``rs(x, shift)``, saturated to ``output``; a negative shift is one to the left."""
+    """``name``: ``rs(x, shift)``, saturated to ``output``; a negative shift is a left shift."""
 
     name: str
     x: str
@@ -132,7 +131,7 @@ class Narrow(_Record):
 @dataclass(frozen=True, slots=True)
 class Scale(_Record):
     """``name``: ``rs(x * g, shift)``, saturated to ``output``; ``g`` is the stored vector ``name``,
-    gains of a norm for example."""
+    for example the gains of a norm."""
 
     name: str
     x: str
@@ -162,8 +161,8 @@ class Norm(_Normed):
 
 @dataclass(frozen=True, slots=True)
 class Energy(_Record):
-    """``name``: ``rs(sum(x^2) * mantissa, shift)``, what a :class:`Root` adds for the epsilon of
-    an earlier norm."""
+    """``name``: ``rs(sum(x^2) * mantissa, shift)``, added by a :class:`Root` for the epsilon of an
+    earlier norm."""
 
     name: str
     x: str
@@ -201,8 +200,8 @@ class Root(_Record):
 class Quantize(_Normed):
     """``{name}.q``: the value ``x`` in 8 bits; ``{name}.v``: their scale, over the RMS of another.
 
-    As :class:`Norm` does, with the root of ``root`` in place of its own: ``v = (m << scale_shift)
-    // n``, at most ``2^scale_frac - 1``, ``m`` being the largest magnitude of x.
+    As in :class:`Norm`, but with the root of ``root``: ``v = (m << scale_shift) // n``, at most
+    ``2^scale_frac - 1``, ``m`` being the largest magnitude of x.
     """
 
     name: str
@@ -222,8 +221,8 @@ class Quantize(_Normed):
 class Project(_Record):
     """``{name}.z``: a ternary matrix times the activations of ``norm``, scaled, plus a bias.
 
-    ``output`` is the format of the result, ``saturates`` whether it is clipped to that: where an
-    :class:`Add` follows, that clips the sum.
+    ``output`` is the format of the result, ``saturates`` whether it is clipped to that: a following
+    :class:`Add` clips the sum instead.
     """
 
     name: str
@@ -254,9 +253,9 @@ class Project(_Record):
 class Sigmoid(_Record):
     """``name``: the sigmoid of the value ``x``, or of ``-x``, by table; ``frac`` fraction bits.
 
-    ``x`` is in format ``z``, whose whole range the table covers. ``complement`` stands for the
-    sigmoid of ``-x``, which is ``1 - sigmoid(x)`` without the loss of digits; it needs a table that
-    is interpolated, which is read from its other end.
+    ``x`` is in format ``z``; the table covers its whole range. ``complement`` selects the sigmoid
+    of ``-x``, which is ``1 - sigmoid(x)`` without loss of digits; it needs an interpolated table
+    and reads it from the other end.
     """
 
     name: str
@@ -272,9 +271,9 @@ class Sigmoid(_Record):
 class Recur(_Record):
     """``name``: a state ``h = h + rs(u * (c - h), frac)``, kept from token to token.
 
-    ``candidate`` is the value c in the format of the state, ``output``, and u from 0 to 1 with
-    ``frac`` fraction bits. The value ``gate`` is u, or, if ``keeps``, the ``1 - u`` that a forget
-    gate gives: then ``h = rs(f * h + (1 - f) * c, frac)``.
+    ``candidate`` is the value c in the format of the state, ``output``, and u is from 0 to 1 with
+    ``frac`` fraction bits. The value ``gate`` is u, or, if ``keeps``, the ``1 - u`` of a forget
+    gate: then ``h = rs(f * h + (1 - f) * c, frac)``.
     """
 
     name: str
@@ -349,8 +348,8 @@ class Projection:
 
 
 def row_suffix(records: Sequence[Record]) -> tuple[int, str]:
-    """Where the longest run of last records begins in which no token needs another: behind the last
-    recurrence, and reading only one value of the records before; and that value."""
+    """Start of the longest suffix of records that do not depend on other tokens (after the last
+    recurrence) and read only one value of earlier records; and that value."""
     found: tuple[int, str] = (len(records), "")
     inside: set[str] = set()
     outside: set[str] = set()
@@ -371,11 +370,11 @@ _KINDS: dict[str, Any] = {kind.__name__.lower(): kind for kind in get_args(Recor
 _DEFAULTS = {kind: {each.name: each.default for each in fields(kind) if each.default is not MISSING}
              for kind in get_args(Record)}
 _RANGES = {"shift": (-40, 80), "epsilon": (0, 1 << 52), "bits": (0, 48), "frac": (0, 32)}
-"""Of numbers, by the end of their names; all others are from 1 to 2^24."""
+"""Ranges of numbers by the end of their names; all others are from 1 to 2^24."""
 
 
 def records_to_json(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """The records as objects with their ``kind`` and their fields, less those left at a default."""
+    """The records as objects with their ``kind`` and their fields, except those at a default."""
     return [{"kind": type(record).__name__.lower(),
              **{name: value for name, value in asdict(record).items()
                 if (name, value) not in _DEFAULTS[type(record)].items()}} for record in records]
@@ -384,10 +383,9 @@ def records_to_json(records: Sequence[Record]) -> list[dict[str, Any]]:
 def records_from_json(content: Any) -> tuple[Record, ...]:
     """Undo :func:`records_to_json`.
 
-    Raises ValueError if a record is of an unknown kind, has a field missing, unknown, of another
-    type or out of range, reads a value that no record before it gives or one of another width
-    (but for the frames of an input at the beginning), or gives one that another gave; the record is
-    named.
+    Raises ValueError if a record is of an unknown kind, has a missing or unknown field or one of
+    wrong type or range, reads a value of another width or that no earlier record gives (except the
+    frames of an input at the beginning), or gives one already given; the message names the record.
     """
     if not isinstance(content, list) or not content:
         raise ValueError(f"records must be a list, got {content!r:.40}")
@@ -433,13 +431,13 @@ def _record(index: int, content: Any) -> Record:
 # Architectures ------------------------------------------------------------------------
 
 Shapes: TypeAlias = Mapping[str, tuple[int, int]]
-"""Rows and columns of projections, by their names."""
+"""Rows and columns of projections, by name."""
 
 
 def bitlinear(
     profile: NumericProfile, norm: str, x: str, shapes: Shapes, output: FixedPoint,
 ) -> list[Record]:
-    """A norm of the value ``x`` and projections side by side behind it, all of one format."""
+    """A norm of the value ``x`` followed by parallel projections, all of one format."""
     k, t, p = profile.reciprocal_bits, profile.root_frac, profile.scale_frac
     (columns,) = {columns for _, columns in shapes.values()}
     return [Norm(norm, x, columns, k, t, p), *(
@@ -481,7 +479,7 @@ def _silu(
 def mlgru(
     profile: NumericProfile, at: str, x: str, shapes: Shapes, output: FixedPoint,
 ) -> list[Record]:
-    """The MLGRU ``at``, of the projections ``{at}.f``, ``.c``, ``.g`` and ``.out``."""
+    """The MLGRU ``at``, with the projections ``{at}.f``, ``.c``, ``.g`` and ``.out``."""
     last = f"{at}.out"
     return [
         *bitlinear(profile, f"{at}.norm", x, _without(last, shapes), profile.z),
@@ -492,7 +490,7 @@ def mlgru(
 def glu(
     profile: NumericProfile, at: str, x: str, shapes: Shapes, output: FixedPoint,
 ) -> list[Record]:
-    """The GLU ``at``, of the projections ``{at}.gate``, ``.up`` and ``.down``."""
+    """The GLU ``at``, with the projections ``{at}.gate``, ``.up`` and ``.down``."""
     last = f"{at}.down"
     return [
         *bitlinear(profile, f"{at}.norm", x, _without(last, shapes), profile.z),
@@ -501,9 +499,9 @@ def glu(
 
 
 def residual(records: Sequence[Record], name: str, x: str, output: FixedPoint) -> list[Record]:
-    """The records with ``name`` at their end: the sum of their result and the value ``x``.
+    """The records followed by ``name``: the sum of their result and the value ``x``.
 
-    The result itself is then not saturated, the sum is.
+    Only the sum is saturated, not the result.
     """
     *others, last = records
     if not isinstance(last, Project | Add):

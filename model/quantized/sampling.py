@@ -1,8 +1,8 @@
-"""Choosing the next token from integer logits, in integers.
+"""Choose the next token from integer logits, in integers.
 
-Greedy is the argmax, lowest index on ties. Temperature sampling draws one 32-bit number a
-token: no noise per logit, no division. It is made for hardware: whatever computes these
-integers writes the same text for the same seed.
+Greedy is the argmax, lowest index on ties. Temperature sampling draws one 32-bit number per
+token: no noise per logit, no division. It is designed for hardware: every implementation of
+these integers writes the same text for the same seed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXP_TABLE = np.array([math.floor(2.0 ** (-j / 64) * (1 << 16) + 0.5) for j in ra
 """``2^(-j/64)`` with 16 fraction bits."""
 
 _BETA_FRAC = 10
-_MAX_HALVINGS = 17     # 2^16 >> 17 is 0: a token that unlikely has no chance at all
+_MAX_HALVINGS = 17     # 2^16 >> 17 is 0: such an unlikely token has probability 0
 
 
 class Sampler:
@@ -39,14 +39,13 @@ class Sampler:
     top_k
         Draw only from the k most likely tokens, from 1; None takes all.
     top_p
-        Draw only from the fewest tokens, most likely first, whose weights reach this part
-        of all weights, above 0 and up to 1; None takes all. Counted in steps of 2**-16,
-        after ``top_k``.
+        Draw only from the fewest tokens, most likely first, that reach this share of the total
+        weight, above 0 and up to 1; None takes all. In steps of 2**-16, after ``top_k``.
 
     Raises
     ------
     ValueError
-        If an argument has a wrong type or is out of range.
+        If an argument has the wrong type or is out of range.
 
     >>> Sampler(temperature=0)(np.array([3, 9, 9, 1]))
     1
@@ -75,7 +74,7 @@ class Sampler:
     def weights(self, logits: np.ndarray) -> np.ndarray:
         """Unnormalised probabilities ``e``, int64; the largest logit has 2**16.
 
-        Tokens that ``top_k`` or ``top_p`` rule out have 0.
+        Tokens excluded by ``top_k`` or ``top_p`` have 0.
         """
         logits = np.asarray(logits, dtype=np.int64)
         u = rs((logits.max() - logits) * self.beta, self._shift)

@@ -21,8 +21,8 @@ def random_model(
 ) -> QuantizedModel:
     """Make a quantised model of random trits, biases and embedding.
 
-    ``gain`` is the standard deviation a projection gives to a unit-RMS input, in units of
-    its output: 1.5 keeps the gates busy, 100 drives every format into saturation. A vocabulary
+    ``gain`` is the standard deviation of a projection's output for a unit-RMS input, in units of
+    that output: 1.5 exercises the gates, 100 drives every format into saturation. A vocabulary
     beyond the 256 bytes has pairs of bytes.
     """
     rng = np.random.default_rng(seed)
@@ -30,7 +30,7 @@ def random_model(
     for name, (rows, columns) in config.projections().items():
         weight = rng.integers(-1, 2, size=(rows, columns), dtype=np.int8)
         fmt = profile.output_format(name)
-        # acc has standard deviation sqrt(2/3 * columns) * rms(q); V takes rms(q) out.
+        # acc has standard deviation sqrt(2/3 * columns) * rms(q); V cancels rms(q).
         scale = gain * math.sqrt(1.5) / 127 * (1 << fmt.frac)
         k, shift = profile.quantize_scale(scale)
         limit = min(1 << fmt.frac, 1 << (fmt.bits - 1))
@@ -46,7 +46,7 @@ def random_model(
 
 
 def _tokenizer(vocab: int) -> Tokenizer:
-    """Bytes, and behind them pairs of bytes."""
+    """Bytes, followed by pairs of bytes."""
     if vocab <= BYTES.vocab:
         return BYTES
     return BytePairTokenizer([divmod(pair, BYTES.vocab) for pair in range(vocab - BYTES.vocab)])

@@ -1,7 +1,7 @@
-"""Looking at the tensors inside a model while it runs.
+"""Observe the tensors inside a model while it runs.
 
-Whatever runs a model takes a *tap*: a function that is called with the name and the value
-of every intermediate tensor, in the order of computation.
+Everything that runs a model takes a *tap*: a function called with the name and the value of
+every intermediate tensor, in the order of computation.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ __all__ = ["Tap", "TapRecorder", "ignore", "tap_tokens"]
 
 Array = Any
 Tap = Callable[[str, Array], None]
-"""What is called with the name and the values of a tensor when it has been computed."""
+"""Called with the name and the values of each tensor once computed."""
 
 
 def ignore(name: str, value: Array) -> None:
-    """The tap that looks at nothing."""
+    """The tap that does nothing."""
 
 
 def tap_tokens(tap: Tap, values: Mapping[str, Array]) -> None:
-    """Call ``tap`` with tensors ``[length, ...]`` token by token, as if they had come so."""
+    """Call ``tap`` with tensors ``[length, ...]`` token by token, as if computed so."""
     if tap is not ignore:
         for t in range(next(iter(values.values())).shape[0]):
             for name, value in values.items():

@@ -1,5 +1,5 @@
-"""Training data on disk: texts become shards of tokens, which are read without being loaded.
+"""Training data on disk: texts become shards of tokens, read without loading them whole.
 
-Here are the sources of documents, what is held out, the files of a data folder, building one and
-reading one. No torch.
+Document sources, the held-out split, and the files of a data folder: building and reading one.
+No torch.
 """

@@ -1,4 +1,4 @@
-"""Building a data folder from texts of any size."""
+"""Build a data folder from texts of any size."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from sterna.model.tokens.tokenizer import ByteTokenizer, Tokenizer
 __all__ = ["SEPARATOR", "SHARD_TOKENS", "BuildOptions", "build", "encode_batches"]
 
 SEPARATOR = "\n\n"
-"""Text between two documents, unless another is asked for: an empty line."""
+"""Default text between two documents: an empty line."""
 
 SHARD_TOKENS = 1 << 27
-"""Tokens of a shard, unless another number is asked for: 256 MiB of uint16."""
+"""Default number of tokens in a shard: 256 MiB of uint16."""
 
 _COLUMN = "text"
-_MOST_JOBS = 256        # some text waits in memory for each
+_MOST_JOBS = 256        # each has some text waiting in memory
 
 Progress = Callable[[int, int, int], None]
 
@@ -51,16 +51,16 @@ class BuildOptions:
     """How a data folder is built."""
 
     tokenizer: Tokenizer = field(default_factory=ByteTokenizer)
-    split: Split = field(default_factory=Split)     # what is held out of the documents, or
-    heldout_file: Path | None = None    # a text of one's own that is held out in its place
-    kind: str = FORMATS[0]              # what the inputs are
+    split: Split = field(default_factory=Split)     # rule that holds out part of the documents
+    heldout_file: Path | None = None    # a separate text to hold out instead
+    kind: str = FORMATS[0]              # kind of the inputs
     column: str | None = None           # field or column of texts in rows; None for ``text``
-    # Between two documents, encoded by itself. A tokenizer's token that ends a document takes its
-    # place in what is trained on; it stays in the held-out text, which is text.
+    # Between two documents, encoded by itself. In the train tokens a tokenizer's end-of-document
+    # token replaces it; the held-out text keeps it.
     separator: str = SEPARATOR
     shard_tokens: int = SHARD_TOKENS    # of every shard but the last
-    # About how much text is read, and encoded, at a time, by how many processes: these make no
-    # difference to the result.
+    # Approximate amount of text read and encoded at a time, and number of processes: neither
+    # affects the result.
     block_bytes: int = 1 << 20
     jobs: int = 1
 
@@ -80,17 +80,17 @@ def build(
     inputs: Sequence[str], folder: str | Path, options: BuildOptions, *, overwrite: bool = False,
     progress: Progress = lambda read, total, text: None,
 ) -> Index:
-    """Write the tokens of all documents, and the held-out text, as a data folder, whose parents are
-    made.
+    """Write the tokens of all documents, and the held-out text, as a data folder, creating its
+    parents.
 
     ``inputs`` are files, folders, ``-`` for standard input and ``hf:NAME[:CONFIG][:SPLIT]`` for a
-    data set. The folder takes its name when all is written; until then there is what was there
-    before, which must be a data folder, and ``overwrite`` be given. The same inputs and options
-    give the same bytes. ``progress`` is called now and then with bytes read of files, bytes of all
-    files (0 if that is not known) and bytes of text.
+    data set. The folder appears when complete; until then an existing one, which must be a data
+    folder and requires ``overwrite``, remains. The same inputs and options give the same bytes.
+    ``progress`` is called from time to time with bytes read of files, bytes of all files (0 if
+    unknown) and bytes of text.
 
-    Raises ValueError if an input cannot be read as what it should be, or nothing is left to train
-    on or to hold out; OSError if the folder cannot be written.
+    Raises ValueError if an input cannot be read as its kind, or nothing is left to train on or to
+    hold out; OSError if the folder cannot be written.
     """
     folder = Path(folder)
     found = find_inputs(inputs, options.kind)
@@ -102,13 +102,13 @@ def build(
     except OSError as error:
         if error.errno is None:
             raise
-        # Name the folder that was wanted, not the temporary one.
+        # Name the target folder, not the temporary one.
         reason = f"cannot write ({error.strerror or error})"
         raise OSError(error.errno, reason, str(folder)) from error
 
 
 def _check_inputs(inputs: list[Input], options: BuildOptions) -> None:
-    """Refuse what would train on the text to judge by, and a column that nothing has."""
+    """Refuse inputs that would train on the held-out text, and a column for inputs without one."""
     files = [file for each in inputs for file in each.files]
     if options.column is not None and all(file.kind == "text" for file in files):
         raise ValueError("--column is for JSON lines, Parquet and data sets, and all inputs are "
@@ -122,7 +122,7 @@ def _check_inputs(inputs: list[Input], options: BuildOptions) -> None:
 
 
 def _check_target(folder: Path, overwrite: bool, inputs: Sequence[str] = ()) -> None:
-    """Refuse a folder that must not be written, before any work is done."""
+    """Refuse a folder that must not be written, before any work."""
     for named in inputs:
         if named != STDIN and Path(named).is_dir() and (
                 folder.resolve().is_relative_to(Path(named).resolve())):
@@ -195,13 +195,13 @@ def _check_sides(sides: Sides, split: Split, options: BuildOptions) -> None:
             f"with --heldout-file")
 
 
-_AHEAD = 2      # batches that wait for each process
+_AHEAD = 2      # batches waiting for each process
 
 _tokenizer: Tokenizer | None = None
 
 
 def _encode_batch(tokenizer: Tokenizer, batch: list[Piece]) -> np.ndarray:
-    """The tokens of pieces, each encoded by itself, in the type that shards have."""
+    """The tokens of pieces, each encoded by itself, in the type of the shards."""
     dtype, tokens = token_dtype(tokenizer.vocab), []
     for name, text in batch:
         try:
@@ -215,8 +215,8 @@ def _encode_batch(tokenizer: Tokenizer, batch: list[Piece]) -> np.ndarray:
 def encode_batches(
     tokenizer: Tokenizer, waiting: Iterable[list[Piece]], jobs: int,
 ) -> Iterator[np.ndarray]:
-    """The tokens of every batch, in order, made by ``jobs`` processes, each of which has at most
-    two batches waiting."""
+    """The tokens of every batch, in order, made by ``jobs`` processes, each with at most two
+    batches waiting."""
     if jobs == 1:
         for batch in waiting:
             yield _encode_batch(tokenizer, batch)
@@ -224,8 +224,8 @@ def encode_batches(
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (tokenizer,))
     rest = iter(waiting)
     try:
-        first = list(islice(rest, jobs))    # heeds Ctrl-C: a pipe may keep us waiting
-        with deaf_to_ctrl_c():      # every process starts here, with the first batches
+        first = list(islice(rest, jobs))    # interruptible: a pipe may block here
+        with deaf_to_ctrl_c():      # all processes start here, with the first batches
             running = deque(pool.submit(_encode, batch) for batch in first)
         while running:
             running += [pool.submit(_encode, batch)

@@ -1,9 +1,9 @@
 """The files of a data folder: shards of tokens, the held-out text, and the index of both.
 
-They are read, written and verified here. A shard is a header of 32 bytes and tokens without a gap.
-The header is, little-endian: eight bytes ``sternatk``, uint32 version, uint32 bytes per token,
-uint64 number of tokens, eight bytes of zero. Tokens are uint8, uint16 or uint32, little-endian: the
-smallest that holds the vocabulary.
+They are read, written and verified here. A shard is a header of 32 bytes followed directly by
+tokens. The header is, little-endian: eight bytes ``sternatk``, uint32 version, uint32 bytes per
+token, uint64 number of tokens, eight bytes of zero. Tokens are uint8, uint16 or uint32,
+little-endian: the smallest that holds the vocabulary.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ HELDOUT = "heldout.txt"
 """Name of the held-out text."""
 
 VERSION = 1
-"""Of the index and of the shards."""
+"""Version of the index and the shards."""
 
 _FORMAT = "sterna token shards"
 _MAGIC = b"sternatk"
 _HEADER = struct.Struct("<8sIIQ8x")
-_CHECKSUM = "checksum"     # of all else in the index
+_CHECKSUM = "checksum"     # of the rest of the index
 
 
 class ShardError(ValueError):
@@ -48,9 +48,9 @@ class ShardError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a part of the text amounts to: bytes, documents, and the SHA-256 of what is stored.
+    """Totals of a part of the text: bytes, documents, and the SHA-256 of its stored form.
 
-    That is the tokens for what is trained on, and the text for what is held out.
+    The train part is stored as tokens, the held-out part as text.
     """
 
     bytes: int
@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard: name of its file, number of tokens, and the SHA-256 of them as stored."""
+    """One shard: its file name, number of tokens, and the SHA-256 of the stored tokens."""
 
     file: str
     tokens: int
@@ -69,7 +69,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What ``index.json`` holds."""
+    """The content of ``index.json``."""
 
     tokenizer: Tokenizer
     separator: str                      # the text between two documents
@@ -77,7 +77,7 @@ class Index:
     train: Part
     heldout: Part
     shards: tuple[Shard, ...]           # in order
-    sources: tuple[dict[str, Any], ...]     # of each input name, files, documents, bytes of text
+    sources: tuple[dict[str, Any], ...]     # per input: name, files, documents, bytes of text
 
     @property
     def tokens(self) -> int:
@@ -91,8 +91,7 @@ class Index:
 
     @property
     def sha256(self) -> str:
-        """Hash of tokenizer, tokens and held-out text; how tokens are cut into shards is not in
-        it."""
+        """Hash of tokenizer, tokens and held-out text; independent of the division into shards."""
         return _hash_of([self.tokenizer.to_json(), self.tokenizer.vocab, self.train.sha256,
                          self.heldout.sha256])
 
@@ -122,7 +121,7 @@ def token_dtype(vocab: int) -> np.dtype:
 
 
 def shard_name(number: int) -> str:
-    """The file of a shard.
+    """The file name of a shard.
 
     >>> shard_name(7)
     'train-00007.bin'
@@ -137,8 +136,8 @@ def pack_header(dtype: np.dtype, tokens: int) -> bytes:
 
 def read_index(folder: str | Path) -> Index:
     """Read the index of a data folder. Raises ShardError if one of its files is missing, damaged,
-    of another version or something else. Headers and sizes are checked, not hashes: that takes no
-    longer for larger shards."""
+    of another version or something else. Checks headers and sizes, not hashes, so the time does
+    not depend on the size of shards."""
     folder = Path(folder)
     path = folder / INDEX
     try:
@@ -202,8 +201,8 @@ def _check_size(path: Path, size: int) -> None:
 
 
 class ShardWriter:
-    """Fills one shard after the other with ``shard_tokens``; how tokens arrive makes no difference
-    to the files. It is to be used in a ``with`` block, which ends the last shard."""
+    """Fills one shard after the other with ``shard_tokens``; the files do not depend on how tokens
+    arrive. Use it in a ``with`` block, which ends the last shard."""
 
     def __init__(self, folder: Path, dtype: np.dtype, shard_tokens: int) -> None:
         self._folder, self._dtype, self._shard_tokens = folder, dtype, shard_tokens
@@ -211,7 +210,7 @@ class ShardWriter:
         self._written = 0       # tokens of the open shard
         self._shard, self._all = hashlib.sha256(), hashlib.sha256()
         self.shards: list[Shard] = []
-        """Those that are full, and after the block all."""
+        """The full shards; after the block all."""
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -245,7 +244,7 @@ class ShardWriter:
                 self._end_shard()
 
     def _end_shard(self) -> None:
-        """Say in the header of the open shard, if there is one, how many tokens it has."""
+        """Write the number of tokens to the header of the open shard, if any, and close it."""
         if self._file is None:
             return
         with self._file as file:
@@ -264,10 +263,10 @@ _BLOCK_BYTES = 1 << 22
 def verify(
     folder: str | Path, progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[str]:
-    """Compare all tokens and the held-out text with the hashes of the index; return a line for each
-    thing that is wrong. ``progress`` is called with the bytes read and their total.
+    """Compare all tokens and the held-out text with the hashes of the index; return one line per
+    error. ``progress`` is called with the bytes read and their total.
 
-    Raises ShardError if a file is missing or has another size; then nothing was read.
+    Raises ShardError, before reading, if a file is missing or has another size.
     """
     folder, index = Path(folder), read_index(folder)
     total = index.tokens * index.dtype.itemsize + index.heldout.bytes

@@ -1,7 +1,7 @@
-"""Which files a list of inputs stands for, of what kind each is, and the documents in them.
+"""The files of a list of inputs, their kinds, and the documents in them.
 
 A document is a text file, or a row of JSON lines, of a Parquet file (read with pyarrow) or of a
-data set of Hugging Face (read with datasets). Both packages are optional, and imported when used.
+Hugging Face data set (read with datasets). Both packages are optional, and imported when used.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = [
 ]
 
 FORMATS = ("auto", "text", "jsonl", "parquet")
-"""What ``--format`` may be."""
+"""Values of ``--format``."""
 
 STDIN = "-"
-"""The input that is standard input."""
+"""The input that stands for standard input."""
 
 DATASET = "hf:"
-"""How an input begins that is a data set of Hugging Face."""
+"""Prefix of an input that is a Hugging Face data set."""
 
 _KINDS = {".txt": "text", ".text": "text", ".md": "text", ".rst": "text", ".jsonl": "jsonl",
           ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -41,8 +41,8 @@ _KINDS = {".txt": "text", ".text": "text", ".md": "text", ".rst": "text", ".json
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One thing to read, of the kind ``text``, ``jsonl``, ``parquet`` or ``dataset`` (whose path
-    may be its name); the size is 0 if nobody knows."""
+    """One file to read, of the kind ``text``, ``jsonl``, ``parquet`` or ``dataset`` (the path may
+    then be a name); the size is 0 if unknown."""
 
     kind: str
     path: str
@@ -50,18 +50,18 @@ class InputFile:
 
     @property
     def gzipped(self) -> bool:
-        """Whether it is to be unpacked."""
+        """Whether it must be unpacked."""
         return self.path.endswith(".gz")
 
     @property
     def label(self) -> str:
-        """For messages."""
+        """Its name in messages."""
         return "standard input" if self.path == STDIN else self.path
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What one argument stands for: a name without the folders above it, and files."""
+    """One argument: its name without parent folders, and its files."""
 
     name: str
     files: tuple[InputFile, ...]
@@ -69,9 +69,8 @@ class Input:
 
 def find_inputs(inputs: Sequence[str], kind: str = "auto") -> list[Input]:
     """The files of every input, in order; those of a folder sorted by their path in it, without
-    hidden ones. The kind, one of ``FORMATS``, goes by the end of a file's name if it is ``auto``; a
-    file that was named and ends in nothing known is then text, one that was only found in a folder
-    is left out.
+    hidden ones. The kind is one of ``FORMATS``; ``auto`` goes by the suffix: with an unknown one, a
+    file named as an input is text, and one in a folder is left out.
     """
     if not inputs:
         raise ValueError("there must be at least one input")
@@ -81,7 +80,7 @@ def find_inputs(inputs: Sequence[str], kind: str = "auto") -> list[Input]:
 
 
 def are_one_document(inputs: Sequence[Input]) -> bool:
-    """Whether all that is read is one text file, which is one document."""
+    """Whether the inputs are a single text file, which is one document."""
     files = [file for each in inputs for file in each.files]
     return len(files) == 1 and files[0].kind == "text"
 
@@ -122,18 +121,18 @@ def _files_in(folder: Path, kind: str) -> list[InputFile]:
 
 
 def _kind(path: PurePath, kind: str) -> str | None:
-    """Of what kind a file is; None if its name does not say."""
+    """The kind of a file; None if its name does not tell."""
     return _KINDS.get(PurePath(path.name.removesuffix(".gz")).suffix) if kind == "auto" else kind
 
 
 _ROWS = 1024            # read at a time
-_SPLIT = "train"        # of a data set, unless another is named
+_SPLIT = "train"        # default split of a data set
 
 
 def _parquet_texts(
     file: BinaryIO, name: str, column: str,
 ) -> Iterator[tuple[str, str | None]]:
-    """Name and text of every row of a Parquet file; a row group at a time is in memory."""
+    """Name and text of every row of a Parquet file, with one row group in memory at a time."""
     import pyarrow as pa
     from pyarrow import parquet
     try:
@@ -159,8 +158,8 @@ def _is_saved_dataset(folder: str | Path) -> bool:
 
 
 def _dataset_texts(named: str, column: str) -> Iterator[tuple[str, str | None]]:
-    """Name and text of every row of a data set, read as it comes: of a folder that ``save_to_disk``
-    wrote, or of ``NAME[:CONFIG][:SPLIT]``, where ``NAME`` may be such a folder, too."""
+    """Name and text of every row of a data set, streamed: of a folder that ``save_to_disk`` wrote,
+    or of ``NAME[:CONFIG][:SPLIT]``, where ``NAME`` may be such a folder, too."""
     rows = _load(named)
     if rows.column_names is not None:
         _check_column(named, column, rows.column_names)
@@ -205,8 +204,7 @@ def _check_column(name: str, column: str, columns: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text to be read, UTF-8, or what claims to be: where it is from, and its bytes, at least
-    1."""
+    """A text to read, presumably UTF-8: its origin, and its bytes, at least 1."""
 
     name: str
     file: BinaryIO
@@ -214,13 +212,13 @@ class Document:
 
 
 class Meter:
-    """Counts the bytes that are read of files, packed as they are."""
+    """Counts the bytes read from files, before unpacking."""
 
     def __init__(self) -> None:
         self.read_bytes = 0
 
     def open(self, path: str) -> BinaryIO:
-        """Open a file whose bytes count."""
+        """Open a file and count its bytes."""
         return io.BufferedReader(_Counted(path, self), 1 << 20)
 
 
@@ -238,9 +236,9 @@ class _Counted(io.FileIO):
 def read_documents(
     source: InputFile, column: str, meter: Meter, spool: Path,
 ) -> Iterator[Document]:
-    """The documents of an input: a text file, or every row of another kind whose ``column`` is not
-    null or empty. A document is to be read before the next is asked for. ``spool`` is a folder for
-    a temporary copy of a text whose length is not known before it is read."""
+    """The documents of an input: a text file, or every row of another kind with a ``column`` that
+    is not null or empty. Read each document before requesting the next. ``spool`` is a folder for
+    a temporary copy of a text of unknown length."""
     try:
         if source.kind == "text":
             yield from _text(source, meter, spool)
@@ -273,7 +271,7 @@ def _rows(source: InputFile, column: str, meter: Meter) -> Iterator[Document]:
         if text:
             try:
                 data = text.encode()
-            except UnicodeEncodeError as error:     # JSON can name half a character
+            except UnicodeEncodeError as error:     # JSON can encode a lone surrogate
                 raise ValueError(
                     f"{name}: the text has half of a surrogate pair at character "
                     f"{error.start}") from error

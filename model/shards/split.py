@@ -1,6 +1,6 @@
-"""What of the documents is trained on, in pieces to be encoded, and what is held out.
+"""Split documents into pieces to encode and train on, and held-out text.
 
-Which part of a document is held out is a function of its content and of nothing before it.
+The held-out part of a document depends only on its content, not on earlier documents.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from sterna.model.tokens.tokenizer import Tokenizer
 __all__ = ["Piece", "Sides", "Split", "batches"]
 
 _LONG_BYTES = 1 << 16
-"""From so many bytes on, a document is cut instead of being held out or trained on as a whole."""
+"""From this size on, a document is cut instead of being held out or trained on as a whole."""
 
-_LINE_BYTES = 1 << 16       # how far a line's end is looked for
+_LINE_BYTES = 1 << 16       # search range for the end of a line
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
     """A rule that holds out about a ``fraction`` of the text.
 
-    Of a long document the end is held out. A shorter one is held out if the hash of its text says
-    so, so that two of the same text are always on one side.
+    Of a long document the end is held out. A shorter one is held out depending on the hash of its
+    text, so identical documents are always on one side.
     """
 
     fraction: float = 0.01          # from 0, which holds nothing out, to 0.5
     seed: int = 0                   # another one chooses other documents
-    long_bytes: int = _LONG_BYTES   # from so many on a document is a long one; 1 cuts all
+    long_bytes: int = _LONG_BYTES   # size from which a document is long; 1 cuts all
 
     def __post_init__(self) -> None:
         if not 0.0 <= real_number("heldout", self.fraction) <= 0.5:
@@ -44,11 +44,11 @@ class Split:
         check_whole("long_bytes", self.long_bytes, 1)
 
     def to_json(self) -> dict[str, Any]:
-        """What the index says of it."""
+        """Its form in the index."""
         return {"fraction": self.fraction, "seed": self.seed, "long_bytes": self.long_bytes}
 
     def cut(self, document: Document) -> int:
-        """Number of bytes that are trained on: all, none, or those before the end."""
+        """Number of bytes to train on: all, none, or those before the end."""
         if not self.fraction:
             return document.size
         if document.size >= self.long_bytes:
@@ -60,14 +60,14 @@ class Split:
         return 0 if chosen else document.size
 
     def _end(self, document: Document) -> int:
-        """Where the end begins: after a line, if one ends soon, else between characters."""
+        """Start of the end: after a line, if one ends soon, else between characters."""
         cut = max(1, round(document.size * (1.0 - self.fraction)))
         document.file.seek(cut - 1)
         text = document.file.read(max(5, min((document.size - cut) // 2, _LINE_BYTES)))
         line_end = text.find(b"\n")
         if line_end >= 0:
             return cut + line_end
-        begun = 1       # byte of the cut; those after it may belong to a character before it
+        begun = 1       # byte at the cut; the next ones may continue a character
         while begun < len(text) and text[begun] & 0xC0 == 0x80:
             begun += 1
         return cut - 1 + begun
@@ -75,7 +75,7 @@ class Split:
 
 Piece: TypeAlias = tuple[str, bytes | None]
 """The name of a document, for messages, and some of its text; None is the token that ends the
-document before."""
+previous document."""
 
 
 def _read_part(document: Document, start: int, end: int, block_bytes: int) -> Iterator[bytes]:
@@ -90,8 +90,8 @@ def _read_part(document: Document, start: int, end: int, block_bytes: int) -> It
 
 
 def _cut_for(tokenizer: Tokenizer, blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Blocks with the same text, cut where the tokens do not depend on the cut; where there is no
-    such place, they are joined until there is one."""
+    """The text of blocks, cut again where the tokens do not depend on the cut; blocks are joined
+    until there is such a position."""
     rest = b""
     for block in blocks:
         text = rest + block
@@ -104,7 +104,7 @@ def _cut_for(tokenizer: Tokenizer, blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def batches(pieces: Iterable[Piece], batch_bytes: int) -> Iterator[list[Piece]]:
-    """Pieces in lists of at least so many bytes, but for the last."""
+    """Pieces in lists of at least ``batch_bytes``, except the last."""
     batch, size = [], 0
     for piece in pieces:
         batch.append(piece)
@@ -118,21 +118,21 @@ def batches(pieces: Iterable[Piece], batch_bytes: int) -> Iterator[list[Piece]]:
 
 @dataclass(slots=True)
 class _Side:
-    """What has come to one side so far."""
+    """Totals of one side so far."""
 
     bytes: int = 0      # of text
     documents: int = 0
 
     def part(self, sha256: str) -> Part:
-        """The same for the index, with the hash of what is stored."""
+        """The same for the index, with the hash of the stored data."""
         return Part(self.bytes, self.documents, sha256)
 
 
 class Sides:
-    """Gives the pieces to train on, and writes the held-out text into a file on the way.
+    """Gives the pieces to train on, and writes the held-out text to a file meanwhile.
 
-    Between two documents of a side stands the separator, or, to train on, the tokenizer's token
-    that ends a document, if it has one. About ``block_bytes`` are read at a time.
+    Two documents of a side are separated by the separator or, on the train side, by the tokenizer's
+    end-of-document token, if it has one. About ``block_bytes`` are read at a time.
     """
 
     def __init__(
@@ -143,12 +143,12 @@ class Sides:
         self._separator, self._block_bytes = separator.encode(), block_bytes
         self.train, self.heldout, self.heldout_digest = _Side(), _Side(), hashlib.sha256()
         self.sources: list[dict[str, Any]] = []
-        """For the index: what each input amounted to, once it was read."""
+        """Totals of each input already read, for the index."""
 
     def divide(
         self, inputs: Iterable[Input], column: str, meter: Meter, spool: Path,
     ) -> Iterator[Piece]:
-        """All pieces to train on, each to be encoded by itself."""
+        """All pieces to train on, each to encode by itself."""
         for each in inputs:
             documents = size = 0
             for file in each.files:
@@ -160,7 +160,7 @@ class Sides:
                                  "documents": documents, "bytes": size})
 
     def hold_out(self, path: Path, spool: Path) -> None:
-        """Hold out a text file; ``spool`` is as :func:`read_documents` has it."""
+        """Hold out a text file; ``spool`` is as in :func:`read_documents`."""
         try:
             source = InputFile("text", str(path), path.stat().st_size)
             for document in read_documents(source, "", Meter(), spool):

@@ -1,4 +1,4 @@
-"""A data folder as a text to train on: its tokens stay on disk."""
+"""A data folder as training text: its tokens stay on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sterna.model.tokens.text import first_characters
 
 __all__ = ["ShardText"]
 
-_MOST_OPEN = 64     # a map takes one of the files that a process may have open
+_MOST_OPEN = 64     # each map uses one of the process's open files
 _ADVISES = hasattr(mmap, "MADV_RANDOM") and hasattr(mmap, "MADV_DONTNEED")  # not on Windows
 _READS_KEPT = 64
 
@@ -26,13 +26,13 @@ class _Mapped:
     def __init__(self, path: Path, dtype: np.dtype, count: int, begin: int) -> None:
         with path.open("rb") as file:
             self._memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if _ADVISES:    # windows lie anywhere: what is beside one is not read ahead
+        if _ADVISES:    # windows are at random positions: no read-ahead
             self._memory.madvise(mmap.MADV_RANDOM)
         self.tokens = np.frombuffer(self._memory, dtype, count, begin)
 
     def give_back(self) -> None:
-        """Let go of the pages that were read, which the system keeps as long as it likes: else all
-        that a long run ever read would be resident. They are read again when they are asked for."""
+        """Release the pages read so far, which would otherwise stay resident during a long run;
+        they are read again when needed."""
         if _ADVISES:
             self._memory.madvise(mmap.MADV_DONTNEED)
 
@@ -40,33 +40,33 @@ class _Mapped:
 class ShardText:
     """The tokens of a folder that ``sterna data build`` wrote.
 
-    Shards are mapped into memory, so that only the pages that are asked for are read. Any number of
-    processes may read one folder. Raises ShardError if a file is missing, damaged or something
-    else; hashes are not computed here: :func:`sterna.model.shards.files.verify` does.
+    Shards are mapped into memory, so only the requested pages are read. Any number of processes may
+    read one folder. Raises ShardError if a file is missing, damaged or something else; hashes are
+    checked only by :func:`sterna.model.shards.files.verify`.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        """Where it lies."""
+        """Its path."""
         self._written = self._stamp()
         self.index = read_index(folder)
-        """What the folder says about itself."""
+        """Its index."""
         self.name, self.sha256 = self.folder.resolve().name, self.index.sha256
         self.tokenizer, self.general = self.index.tokenizer, None
         self._ends = list(accumulate(shard.tokens for shard in self.index.shards))
         self._header_bytes = len(pack_header(self.index.dtype, 0))
         self._shard = lru_cache(_MOST_OPEN)(self._map)
-        self._read: list[_Mapped] = []      # since pages were given back
+        self._read: list[_Mapped] = []      # since pages were last released
 
     def __len__(self) -> int:
         """Number of tokens to train on."""
         return self._ends[-1]
 
     def piece(self, start: int, count: int) -> np.ndarray:
-        """Tokens from ``start`` on, int64 ``[count]``, going round at the end.
+        """Tokens from ``start`` on, int64 ``[count]``, wrapping around at the end.
 
-        Raises ShardError if the folder was replaced meanwhile, or a token is none of the
-        tokenizer's.
+        Raises ShardError if the folder was replaced meanwhile, or a token is outside the
+        vocabulary.
         """
         tokens = np.empty(count, dtype=np.int64)
         filled = 0
@@ -93,7 +93,7 @@ class ShardText:
             return first_characters(file.read(most_bytes + 1), most_bytes)
 
     def _stamp(self) -> tuple[int, ...] | None:
-        """What tells this index from one that was written in its place; None if there is none."""
+        """Distinguishes this index from a replacement; None if there is none."""
         try:
             found = (self.folder / INDEX).stat()
         except OSError:

@@ -1,1 +1,1 @@
-"""Mixers put together: blocks, the language model; torch modules as layers of integers."""
+"""Mixers combined: blocks, the language model; torch modules as integer layers."""

@@ -1,6 +1,6 @@
 """A block: a token mixer and a channel mixer, each added to the residual stream.
 
-Blocks that are reversible keep few activations: the backward pass finds the inputs of a block from
+Reversible blocks keep few activations: the backward pass reconstructs the inputs of a block from
 its outputs (:func:`run_reversible`).
 """
 
@@ -29,11 +29,11 @@ __all__ = ["Block", "run_reversible"]
 class Block(nn.Module):
     """``x += mixer(norm(x)); x += channel(norm(x))``, or ``x = norm(x + ...)`` with post-norm.
 
-    A ternary projection normalises its own input, so a norm before a mixer is left out where the
-    first thing that happens is one. The residual stream of ternary blocks with pre-norm is limited
-    by ``init.numerics``. Reversible blocks (:func:`run_reversible`) take what the two mixers add,
-    and do otherwise with it. One that ``recomputes`` keeps its inputs alone in training, and
-    computes itself again in the backward pass.
+    A ternary projection normalises its input, so a mixer that begins with one has no norm before
+    it. The residual stream of ternary blocks with pre-norm is limited by ``init.numerics``.
+    Reversible blocks (:func:`run_reversible`) combine the outputs of the two mixers differently.
+    One that ``recomputes`` keeps only its inputs in training, and is recomputed in the backward
+    pass.
     """
 
     recomputes = False
@@ -56,9 +56,9 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, state: State, starts: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """Map ``x [time, batch, d]`` from the state of the token mixer to the same and the next.
+        """Map ``x [time, batch, d]`` and the state of the token mixer to the output and next state.
 
-        One token may come without its axis of time, ``[batch, d]``. ``starts`` is for a mixer that
+        A single token may omit the time axis, ``[batch, d]``. ``starts`` is for a mixer that
         :attr:`~sterna.model.network.mixer.TokenMixer.resets`.
         """
         if self.recomputes and torch.is_grad_enabled():
@@ -75,13 +75,13 @@ class Block(nn.Module):
     def mix(
         self, x: Tensor, state: State, starts: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """What the token mixer adds to ``x``, and the state after it."""
+        """The token mixer's addition to ``x``, and the state after it."""
         mixer = self.mixer.step if x.dim() == 2 else self.mixer
         more = () if starts is None else (starts,)
         return mixer(self._before(0, x), state, *more)
 
     def change(self, x: Tensor) -> Tensor:
-        """What the channel mixer adds to ``x``."""
+        """The channel mixer's addition to ``x``."""
         return self.channel(self._before(1, x))
 
     def _before(self, which: int, x: Tensor) -> Tensor:
@@ -104,11 +104,11 @@ def run_reversible(
     a block and G its channel mixer, each after its norm (RevNet, arXiv 1707.04585, equation 6;
     Reformer, arXiv 2001.04451, section 3).
 
-    Both halves begin as ``x [time, batch, d]``, and the result is their mean; the state of every
-    token mixer comes back, too. Training keeps only what comes out of the last block, and the
-    states that went in: going back, ``x2 = y2 - G(y1)`` and ``x1 = y1 - F(x2)``; each block is
-    computed twice. The inputs found are exact but for rounding, so codes of activations may differ
-    where a value lay between two. The residual stream is not limited: a limit has no inverse.
+    Both halves begin as ``x [time, batch, d]``, and the result is their mean, with the state of
+    every token mixer. Training keeps only the output of the last block and the input states: the
+    backward pass computes ``x2 = y2 - G(y1)`` and ``x1 = y1 - F(x2)``, so each block is computed
+    twice. The reconstructed inputs are exact but for rounding, so activation codes may differ for
+    values near a threshold. The residual stream is not limited: a limit has no inverse.
     """
     if torch.is_grad_enabled():
         counts = [len(each) for each in states]
@@ -170,7 +170,8 @@ class _Reversible(torch.autograd.Function):
 def _back(
     block: Block, before: State, after_grads: Sequence[Tensor | None], halves: Pair, slopes: Pair,
 ) -> tuple[Pair, Pair, list[Tensor | None], list[Tensor | None]]:
-    """From outputs and their gradients to inputs and theirs, then those of state and parameters."""
+    """Inputs and their gradients from outputs and theirs, then gradients of state and parameters.
+    """
     (y1, y2), (slope1, slope2) = halves, slopes
     mixing, changing = _parameters(block)
 
@@ -195,7 +196,7 @@ def _back(
 def _gradients(
     outputs: Sequence[Tensor], grads: Sequence[Tensor | None], inputs: Sequence[Tensor],
 ) -> list[Tensor | None]:
-    """Gradients to the inputs; None to those that need none, or that no output depends on."""
+    """Gradients of the inputs; None if not needed, or if no output depends on the input."""
     pairs = [(output, grad) for output, grad in zip(outputs, grads, strict=True)
              if grad is not None and output.requires_grad]
     wanted = [each for each in inputs if each.requires_grad]
@@ -205,20 +206,21 @@ def _gradients(
 
 
 def _parameters(block: Block) -> tuple[list[Tensor], list[Tensor]]:
-    """Those of F and those of G."""
+    """The parameters of F and those of G."""
     first, second = block.norms
     return ([*block.mixer.parameters(), *first.parameters()],
             [*block.channel.parameters(), *second.parameters()])
 
 
 def _grouped(tensors: Sequence[Any], counts: Sequence[int]) -> tuple[tuple[Any, ...], ...]:
-    """The first of the tensors in groups of so many."""
+    """The leading tensors in groups of the given sizes."""
     rest = iter(tensors)
     return tuple(tuple(next(rest) for _ in range(count)) for count in counts)
 
 
 def _own(x: Tensor) -> Tensor:
-    """A state that is a slice, such as the last of all hidden vectors, would hold all of them."""
+    """A copy of a view: a slice, such as the last of all hidden vectors, keeps all of them alive.
+    """
     whole = x.untyped_storage().nbytes() == x.numel() * x.element_size()
     return x if whole else x.clone()
 

@@ -1,5 +1,5 @@
-"""From torch modules to layers of integers, once, in the trainer's float32; and such modules put
-together: one after the other, or around them a residual.
+"""Conversion of torch modules to integer layers, in the trainer's float32; and composition of such
+modules: in sequence, or inside a residual.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ States: TypeAlias = tuple[State, ...]
 
 
 class Input(nn.Module):
-    """What a network over a sensor begins with: ``[..., channels]`` to ``[..., channels + 1]``.
+    """First layer of a sensor network: ``[..., channels]`` to ``[..., channels + 1]``.
 
-    Each channel less an offset, times a power of two, and a 1 behind the channels; see
+    Each channel minus an offset, times a power of two, and a 1 after the channels; see
     :class:`~sterna.model.layers.InputLayer` for why. :meth:`fit` takes the constants from data.
     """
 
@@ -57,8 +57,8 @@ class Input(nn.Module):
         self.register_buffer("largest", torch.full((channels,), 8.0))
 
     def fit(self, frames: Tensor) -> Input:
-        """Take offset and exponent from the mean and the deviation of each channel of ``frames
-        [..., channels]``, and let it go twice as far from the mean as in them; return itself.
+        """Set offset and exponent from the mean and the deviation of each channel of ``frames
+        [..., channels]``, with room for twice their distance from the mean; return itself.
 
         Raises ValueError if frames have another length, there is none, or a number is not finite.
         """
@@ -69,7 +69,7 @@ class Input(nn.Module):
         if not values.isfinite().all():
             raise ValueError("frames must be finite numbers")
         mean, deviation = values.mean(dim=0), values.std(dim=0, correction=0)
-        # A channel that never changes says nothing.
+        # A constant channel carries no information.
         deviation = torch.where(deviation > 0, deviation, 1)
         most = mean.abs() + 2 * (values - mean).abs().amax(dim=0)
         self.offset.copy_(mean)
@@ -83,8 +83,8 @@ class Input(nn.Module):
 
 
 class Residual(nn.Module):
-    """``y = x + inner(x)``, for ``[..., d]``, limited by ``numerics``; by default to profile S16's
-    ``x``."""
+    """``y = x + inner(x)``, for ``[..., d]``, limited by ``numerics``; by default to ``x`` of
+    profile S16."""
 
     def __init__(self, inner: nn.Module, numerics: Numerics = S16_LIMITS) -> None:
         super().__init__()
@@ -92,8 +92,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., d]`` to ``[..., d]``; with a token mixer inside, ``x`` is
-        ``[time, batch, d]`` and begins at its initial state; :func:`advance` goes on from
-        another."""
+        ``[time, batch, d]`` and starts from the initial state; :func:`advance` takes any state."""
         return advance(self, x, initial_states(self, x))[0]
 
 
@@ -103,7 +102,7 @@ def initial_states(module: nn.Module, x: Tensor) -> States:
 
 
 def _token_mixers(module: nn.Module) -> list[TokenMixer]:
-    """Every token mixer inside, one that comes twice also twice: each has a state of its own."""
+    """Every token mixer inside, repeated ones too, as each occurrence has a separate state."""
     if isinstance(module, TokenMixer):
         return [module]
     return [each for inner in module._modules.values() if inner is not None
@@ -112,8 +111,8 @@ def _token_mixers(module: nn.Module) -> list[TokenMixer]:
 
 def advance(module: nn.Module, x: Tensor, states: Sequence[State]) -> tuple[Tensor, States]:
     """Run a Sterna module, a :class:`Residual`, or an ``nn.Sequential`` of such: from ``x [time,
-    batch, columns]`` and the states of every token mixer inside, as :func:`initial_states` or the
-    call before gave them, to ``[time, batch, rows]`` and the states after the last token."""
+    batch, columns]`` and the states of every token mixer inside, from :func:`initial_states` or the
+    previous call, to ``[time, batch, rows]`` and the states after the last token."""
     if isinstance(module, TokenMixer):
         (before,) = states
         y, last = module(x, before)
@@ -132,8 +131,8 @@ def advance(module: nn.Module, x: Tensor, states: Sequence[State]) -> tuple[Tens
 
 
 def ternary_matrix_of(linear: BitLinear) -> TernaryMatrix:
-    """The ternary matrix that a BitLinear computes with, with its scale and bias: made by the same
-    function, in the same float32, as in training."""
+    """The ternary matrix of a BitLinear with its scale and bias, made by the same function, in the
+    same float32, as in training."""
     if not isinstance(linear, BitLinear):
         raise ValueError(f"expected a BitLinear, got a {type(linear).__name__}: its weights are "
                          f"not ternary")
@@ -148,15 +147,14 @@ def ternary_matrix_of(linear: BitLinear) -> TernaryMatrix:
 def from_module(
     module: nn.Module, *, profile: NumericProfile | str = S16, output: FixedPoint | None = None,
 ) -> Layer:
-    """The layer of integers of a ``BitLinear``, ``MLGRU``, ``GLU``, ``Residual``, or an
-    ``nn.Sequential`` of such, one inside the other as you like; first of all may stand an
-    ``Input``.
+    """The integer layer of a ``BitLinear``, ``MLGRU``, ``GLU``, ``Residual``, or an
+    ``nn.Sequential`` of such, nested at will; an ``Input`` may come first.
 
     ``profile`` has the numeric formats, or is their name. ``output`` is the format of the result,
     2 to 23 bits; None takes ``profile.z`` for a BitLinear at the end, and ``profile.x`` for the
     others. Vectors between layers have the format ``profile.x``.
 
-    Raises ValueError if a module is none of these, which is named with its position, shapes or
+    Raises ValueError if a module is none of these (the message names its position), shapes or
     formats do not fit each other, a weight is not finite or a scale cannot be represented.
     """
     return _layer(module, "the module", profile_of(profile), output)
@@ -164,7 +162,7 @@ def from_module(
 
 def _layer(module: Any, at: str, profile: NumericProfile, output: FixedPoint | None) -> Layer:
     if isinstance(module, nn.Sequential):
-        # Not named_children(), which leaves out a module that comes a second time.
+        # Not named_children(), which skips repeated modules.
         children: list[tuple[str, Any]] = [*module._modules.items()]
         layers = [_layer(child, _inside(at, name), profile,
                          output if index + 1 == len(children) else profile.x)
@@ -198,12 +196,12 @@ def _layer(module: Any, at: str, profile: NumericProfile, output: FixedPoint | N
 
 
 def _inside(at: str, name: str) -> str:
-    """Where a module stands, as torch names it: ``module 0.inner``."""
+    """The position of a module, as torch names it: ``module 0.inner``."""
     return f"module {name}" if at == "the module" else f"{at}.{name}"
 
 
 def _named(at: str, make: Any, *arguments: Any, **options: Any) -> Any:
-    """Call, with the position of the module in the message of what does not fit."""
+    """Call ``make``, adding the position of the module to error messages."""
     try:
         return make(*arguments, **options)
     except ValueError as error:
@@ -212,9 +210,9 @@ def _named(at: str, make: Any, *arguments: Any, **options: Any) -> Any:
 
 def from_brevitas(layer: Any) -> TernaryMatrix:
     """The ternary matrix of a ``brevitas.nn.QuantLinear``, with its scale and bias; its weight
-    quantiser must be ternary and have one scale for the matrix, as
-    ``SignedTernaryWeightPerTensorConst``. Quantisers of its input, output and bias play no part:
-    the activations are Sterna's."""
+    quantiser must be ternary with one scale for the matrix, as
+    ``SignedTernaryWeightPerTensorConst``. Its input, output and bias quantisers are ignored:
+    activations are quantised by Sterna."""
     name = type(layer).__name__
     if not (hasattr(layer, "quant_weight") and getattr(layer, "weight", None) is not None):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What a float model of any mixers and tokens is asked for: held-out bits per byte, and text."""
+"""Held-out bits per byte and text generation for a float model of any mixers and tokens."""
 
 from __future__ import annotations
 
@@ -36,18 +36,17 @@ def measured(
     window: int | None = None, tokenizer: Tokenizer = BYTES,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
-    """Bits per byte of ``text``: the bits of all predictions by the bytes that the predicted tokens
-    spell; and the number of predictions.
+    """Bits per byte of ``text`` (the bits of all predictions over the bytes of the predicted
+    tokens), and the number of predictions.
 
     The tokens are cut into ``sequences`` (fewer if the text is short) by
     :func:`sterna.model.tokenizer.contiguous_sequences`; each starts from the initial state, and its
-    tokens from the second on are predicted from all that came before, ``chunk_tokens`` at a time,
+    tokens from the second on are predicted from all preceding ones, ``chunk_tokens`` at a time,
     which bounds memory. With ``window`` the text is instead cut into windows of that many tokens
-    and one, each of which begins where the one before ends and starts from the initial state; what
-    is left is not predicted. That is the measure for mixers whose state grows with the text.
+    plus one, each overlapping the previous one by a token and starting from the initial state; the
+    rest is not predicted. That is for mixers with a state that grows with the text.
 
-    ``progress`` is called now and then with the number of predictions that are measured, and of
-    all.
+    ``progress`` is called now and then with the numbers of predictions so far and in total.
     """
     tokenizer = fitted(tokenizer, model.config.vocab)
     tokens = tokenizer.encode(text)
@@ -72,13 +71,13 @@ def measured(
 def _nats(
     model: LanguageModel, rows: Tensor, chunk_tokens: int, move: Callable[[int], None],
 ) -> float:
-    """The sum of the losses of predicting ``rows [time, batch]`` from the second on; ``move`` is
-    called with the number of each chunk."""
+    """The summed loss of predicting ``rows [time, batch]`` from the second on; ``move`` is called
+    with the number of predictions of each chunk."""
     state = model.initial_state(rows.shape[1])
     nats = 0.0
     for start in range(0, rows.shape[0] - 1, chunk_tokens):
         piece = rows[start:start + chunk_tokens + 1]
-        # Called as a module, for FSDP gathers weights when it is.
+        # Called as a module, so that FSDP gathers weights.
         logits, state = model(piece[:-1].t(), state)
         nats += float(F.cross_entropy(
             logits.transpose(0, 1).flatten(0, 1), piece[1:].flatten(), reduction="sum").double())
@@ -90,18 +89,18 @@ def sample_tokens(
     model: LanguageModel, prompt: np.ndarray, *, tokens: int, sampler: Sampler,
     end_of_text: int | None = None,
 ) -> Iterator[int]:
-    """Continue a text, the tokens ``prompt [time]``, by up to ``tokens``, one at a time; the token
-    ``end_of_text`` is the last, as is the end of a mixer of fixed length.
+    """Continue the tokens ``prompt [time]`` by up to ``tokens``, one at a time; stops after the
+    token ``end_of_text``, or at the maximum length of a mixer.
 
-    Logits are rounded to the format of the model's profile, so that the sampler is the one that all
-    other forms of a model use. The model is put into evaluation mode.
+    Logits are rounded to the format of the model's profile, so that all forms of a model share one
+    sampler. The model is put into evaluation mode.
     """
     logit = model.profile.logit
     device = model.embedding.weight.device
     row = torch.from_numpy(prompt.astype(np.int64)).reshape(1, -1).to(device)
     end = model.longest
     room = tokens if end is None else min(tokens, end - row.shape[1] + 1)
-    model.eval()    # ternary weights are then made once, not for every token
+    model.eval()    # ternarise weights once, not for every token
     with torch.inference_mode():
         logits, state = model(row)
         last = logits[:, -1]

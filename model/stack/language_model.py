@@ -1,5 +1,5 @@
-"""The language model in float, with quantisation-aware forward, and a classifier of whole
-sequences, for mixers that see all tokens at once as well."""
+"""The float language model with a quantisation-aware forward pass, and a classifier of whole
+sequences, which also takes mixers that are not causal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLACES = {
     "mlgru.f": "mixer.fcg.f", "mlgru.c": "mixer.fcg.c", "mlgru.g": "mixer.fcg.g",
     "mlgru.out": "mixer.out", "glu.gate": "channel.gate_up.gate", "glu.up": "channel.gate_up.up",
     "glu.down": "channel.down"}
-"""Where the projections of a layer are in its block."""
+"""Paths of a layer's projections in its block."""
 
 _MUCH = 1 << 20
 """Tokens after which a state that does not grow has stopped growing."""
@@ -57,15 +57,14 @@ class LanguageModel(_Stack):
     """Blocks between an embedding and a head; by default the MatMul-free language model.
 
     The same ``seed`` gives the same initial weights, whatever the state of torch's global
-    generator. With ternary weights values saturate where the formats of ``profile`` do, and are
-    rounded to those that are coarse (:func:`~sterna.model.network.numerics.numerics_for`).
+    generator. With ternary weights values saturate as in the formats of ``profile``, and are
+    rounded to coarse ones (:func:`~sterna.model.network.numerics.numerics_for`).
 
-    Raises ValueError if there is no mixer of a name, it does not have an option, or it is not
-    causal.
+    Raises ValueError if a mixer is unknown, lacks an option, or is not causal.
     """
 
     resets_at: int | None = None
-    """A token before which the state becomes that of the start of a text: see :meth:`reset_at`."""
+    """Token before which the state is reset: see :meth:`reset_at`."""
 
     def __init__(
         self, config: ModelConfig, *, seed: int = 0, profile: NumericProfile = S16,
@@ -84,8 +83,8 @@ class LanguageModel(_Stack):
                     f"model needs a causal mixer")
 
     def reset_at(self, token: int | None) -> None:
-        """Have :attr:`resets_at`: a document is then read as if nothing came before it. Raises
-        ValueError if a mixer, or a residual stream that is reversible, cannot."""
+        """Set :attr:`resets_at`, so that documents are read independently. Raises ValueError if a
+        mixer or a reversible residual stream does not support it."""
         others = sorted({choice.name for (choice, _), block in zip(
             self.config.mixers(), self.blocks(), strict=True) if not block.mixer.resets})
         if token is not None and (others or self.config.residual != "plain"):
@@ -95,9 +94,8 @@ class LanguageModel(_Stack):
         self.resets_at = token
 
     def named_projections(self) -> dict[str, BitLinear]:
-        """Every ternary projection of a model that has an integer form, by the name and in the
-        order of ``config.projections()``. Raises ValueError if another module is in the place of
-        one."""
+        """Every ternary projection of a model with an integer form, with the names and order of
+        ``config.projections()``. Raises ValueError if another module is in the place of one."""
         named = {}
         for name in self.config.projections():
             layer, _, part = name.partition(".")
@@ -112,19 +110,20 @@ class LanguageModel(_Stack):
 
     def initial_state(self, batch: int) -> ModelState:
         """Return the state at the start of ``batch`` texts."""
-        weight = self.embedding.weight     # its new_zeros would be sharded where it is, in FSDP2
+        weight = self.embedding.weight     # its new_zeros would be sharded under FSDP2
         x = torch.zeros(batch, self.config.d, dtype=weight.dtype, device=weight.device)
         return tuple(block.mixer.initial_state(x) for block in self.blocks())
 
     @property
     def longest(self) -> int | None:
-        """Most tokens that every mixer takes, None for any number."""
+        """Maximum tokens that every mixer accepts, None for any number."""
         return min((block.mixer.longest for block in self.blocks()
                     if block.mixer.longest is not None), default=None)
 
     @property
     def state_is_bounded(self) -> bool:
-        """Whether a text of any length can be read: no state grows, no mixer has an end."""
+        """Whether texts of any length can be read: no state grows, no mixer has a maximum length.
+        """
         return self.longest is None and all(
             block.mixer.state_words(_MUCH) == block.mixer.state_words(2 * _MUCH)
             for block in self.blocks())
@@ -154,9 +153,9 @@ class LanguageModel(_Stack):
     def forward(
         self, tokens: Tensor, state: ModelState | None = None,
     ) -> tuple[Tensor, ModelState]:
-        """Predict the token after each of a row: whole numbers ``[batch, time]``, and the state
-        before them, that of the start of a text by default, to logits ``[batch, time, vocab]`` and
-        the next state."""
+        """Predict the token after each of a row: from integers ``[batch, time]`` and the state
+        before them, by default the initial one, to logits ``[batch, time, vocab]`` and the next
+        state."""
         if state is None:
             state = self.initial_state(tokens.shape[0])
         logits, state = self.forward_time_major(tokens.t(), state)
@@ -164,13 +163,13 @@ class LanguageModel(_Stack):
 
     def step(self, tokens: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
         """Predict the token after one: ``tokens [batch]`` to logits ``[batch, vocab]``, and the
-        next state; the same numbers as :meth:`forward` on a row of one."""
+        next state; the same result as :meth:`forward` on a row of one."""
         return self.forward_time_major(tokens, state)
 
 
 class Classifier(_Stack):
     """Blocks between an embedding with learned positions and the mean over time, then a head:
-    sequences of ``length`` tokens, one of ``config.vocab`` each, to ``classes``."""
+    sequences of ``length`` tokens from ``config.vocab`` to ``classes``."""
 
     def __init__(
         self, config: ModelConfig, classes: int, length: int, *, seed: int = 0,
@@ -186,7 +185,7 @@ class Classifier(_Stack):
             block.mixer.check_length(length)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Map whole numbers ``[batch, length]`` to logits ``[batch, classes]``."""
+        """Map integers ``[batch, length]`` to logits ``[batch, classes]``."""
         if tokens.shape[1] != self.length:
             raise ValueError(f"sequences must have {self.length} tokens, got {tokens.shape[1]}")
         x = self.embedding(tokens.t()) + self.positions.weight.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""A small recurrent network over frames of a sensor, to be trained."""
+"""A small trainable recurrent network over sensor frames."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Network"]
 
 
 class Network(nn.Module):
-    """:class:`Input`, a projection to ``d``, ``layers`` times an MLGRU and a GLU, each with a
+    """:class:`Input`, a projection to ``d``, ``layers`` pairs of MLGRU and GLU, each with a
     residual, and a projection to the outputs; all matrices ternary.
 
     Parameters
@@ -57,8 +57,8 @@ class Network(nn.Module):
             *(Residual(mixer) for mixer in mixers), init.linear(d, outputs, output="logit"))
 
     def fit(self, frames: Tensor) -> Network:
-        """Take the constants of the input from ``frames [..., inputs]``, as :meth:`Input.fit` does;
-        return itself."""
+        """Set the constants of the input from ``frames [..., inputs]`` by :meth:`Input.fit`; return
+        itself."""
         self.input.fit(frames)
         return self
 
@@ -66,7 +66,7 @@ class Network(nn.Module):
         """Run ``frames [time, batch, inputs]``; return the results of every frame, ``[time, batch,
         outputs]``, and their mean over the frames of each sequence, ``[batch, outputs]``.
 
-        ``lengths [batch]`` are the frames of each sequence that count; None for all.
+        ``lengths [batch]`` are the valid frames of each sequence; None for all.
         """
         every = self.layers(frames)
         if lengths is None:

@@ -1,7 +1,7 @@
 """Published checkpoints as trainable models, and back.
 
-One is a language model of the mixer ``hgrn_bit``; only the names of its tensors differ.
-:mod:`sterna.model.hub.convert` makes integers of one.
+Each is a language model of the mixer ``hgrn_bit`` with other tensor names.
+:mod:`sterna.model.hub.convert` converts one to integers.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _PROJECTIONS = {
     "attn.i_proj": "mixer.fcg.c", "attn.f_proj": "mixer.fcg.f", "attn.g_proj": "mixer.fcg.g",
     "attn.o_proj": "mixer.out", "mlp.gate_proj": "channel.gate_up.both",
     "mlp.down_proj": "channel.down"}
-"""Of a layer: names in a checkpoint, and in our model."""
+"""Names of a layer's modules in a checkpoint and in our model."""
 
 
 def load_published(folder: HubFolder) -> LanguageModel:
-    """The float model of a published checkpoint, to train it further.
+    """The float model of a published checkpoint, for further training.
 
-    Raises HubError if the folder holds another architecture, a bound of another kind, or a tensor
+    Raises HubError if the folder holds another architecture, another kind of bound, or a tensor
     is missing, unknown, misshapen or not finite.
     """
     shape = shape_of(folder)
@@ -79,11 +79,11 @@ def _places(layers: int) -> dict[str, str]:
 def published_files(
     model: LanguageModel, tokenizer: Tokenizer, facts: Mapping[str, object],
 ) -> dict[str, str | bytes]:
-    """The files of a folder for a model hub: configuration, weights in float32, tokenizer, how to
-    generate, and a card with a table of ``facts``.
+    """The files of a model hub folder: configuration, float32 weights, tokenizer, generation
+    settings, and a card with a table of ``facts``.
 
-    Raises ValueError if the mixers are not ``hgrn_bit``, or the tokenizer is of fewer bytes than
-    256; ModuleNotFoundError without the package `tokenizers`.
+    Raises ValueError if the mixers are not ``hgrn_bit``, or the tokenizer covers fewer than 256
+    bytes; ModuleNotFoundError without the package `tokenizers`.
     """
     shape = published_shape(model.config)
     tensors = {name: np.ascontiguousarray(value.float().cpu().numpy())

@@ -1,1 +1,1 @@
-"""Mixers compared: what each costs and what it buys, measured the same way for all."""
+"""A comparison of mixers: the costs and benefits of each, measured the same way for all."""

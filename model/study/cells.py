@@ -1,4 +1,4 @@
-"""The cells of a comparison, each a training run or a measurement, with a file of its own."""
+"""The cells of a comparison, each a training run or a measurement with a result file."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ __all__ = ["BUDGETS", "Cell", "CostCell", "Costs", "Fit", "Note", "StoppedError"
 
 
 BUDGETS = ("tokens", "seconds")
-"""What is equal for all models. Seconds are CPU time of the process, in one thread, which other
-programs on the machine change little."""
+"""Quantities that are equal for all models. Seconds are single-thread CPU time of the process,
+which other programs on the machine affect little."""
 
 _CURVE_POINTS = 50
 
 
 class StoppedError(Exception):
-    """Training was stopped before its end."""
+    """Training was stopped early."""
 
 
 @dataclass(slots=True)
 class Fit:
-    """How a training run went: its steps, tokens and CPU seconds, and a curve of the loss as
+    """Result of a training run: its steps, tokens and CPU seconds, and the loss curve as
     ``[tokens, seconds, nats]``."""
 
     steps: int = 0
@@ -62,12 +62,12 @@ def fit(
     model: nn.Module, task: Task, budget: str, recipe: TrainRecipe, *, seed: int,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Fit:
-    """Train ``model`` until the budget is used; the learning rate follows it along a cosine. A loss
-    that is not finite is a ``FloatingPointError``; if ``stopped`` says so between two steps it is a
-    :class:`StoppedError`."""
+    """Train ``model`` until the budget is used, with a cosine learning-rate schedule over it.
+    Raises ``FloatingPointError`` if a loss is not finite, :class:`StoppedError` if ``stopped``
+    returns True between two steps."""
     optimizer = adamw(model, recipe)
     done, nats = Fit(), math.nan
-    task.sample(0, seed)    # reads the data, which is no training
+    task.sample(0, seed)    # load the data outside the timed part
     start = time.process_time()
     fraction = 0.0
     while fraction < 1.0:
@@ -95,9 +95,9 @@ def fit(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with one thread of torch in the block, and products of float32 in float32: the same
-    arithmetic for ternary and float weights. (``sterna train`` lets products of ternary models take
-    bfloat16 where a processor is faster so. Float models would not gain by it, or lose digits.)"""
+    """Use one torch thread in the block, and float32 products in float32: the same arithmetic for
+    ternary and float weights. (``sterna train`` allows bfloat16 products for ternary models where
+    they are faster. Float models would not gain from it, or would lose digits.)"""
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("highest")
@@ -114,7 +114,7 @@ _ROUNDS, _STEPS = 5, 10
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """At what sizes costs are measured, of a language model of bytes; each of the ``lengths`` is
+    """The sizes of a byte language model at which costs are measured; each of the ``lengths`` is
     the number of the token that is timed and counted."""
 
     d: int = 64
@@ -124,9 +124,9 @@ class Costs:
 
 def measure_costs(row: Row, costs: Costs) -> dict[str, Any]:
     """Count and time the step of a row's model at each length:
-    ``{length: {"decode_us": ..., "state_words": ..., ...}}``, the median of CPU time of one step
-    for one sequence, None if it is not causal. Mixers of a fixed length are made for it; one that
-    was made for less is left out there."""
+    ``{length: {"decode_us": ..., "state_words": ..., ...}}``, the median CPU time of one step for
+    one sequence, None if not causal. Mixers of a fixed length are made for it; lengths above that
+    of a mixer are left out."""
     found: dict[str, Any] = {}
     causal = row.is_causal(costs.d)
     for length in costs.lengths:
@@ -141,8 +141,8 @@ def measure_costs(row: Row, costs: Costs) -> dict[str, Any]:
 
 
 def count(model: nn.Module, length: int) -> dict[str, int]:
-    """Parameters, words of state, MACs and multiplications of the token number ``length`` in all
-    blocks; embedding and head, which are the same for all, are left out of the last three."""
+    """Parameters, words of state, MACs and multiplications of token number ``length`` in all
+    blocks; the last three exclude embedding and head, which are the same for all."""
     blocks = [each for each in model.modules() if isinstance(each, Block)]
     parts = [part for block in blocks for part in (block.mixer, block.channel)]
     return {
@@ -168,19 +168,19 @@ def _step_microseconds(model: LanguageModel, length: int) -> float:
 
 _FORMAT = 3
 _LONGEST = 200
-"""Characters of a title in the name of a file, which may have 255: patterns can be long."""
+"""Most characters of a title in a file name, which may have 255: patterns can be long."""
 
 
 class Cell(ABC):
-    """Something to be measured of a row. What it depends on is hashed into the name of its file,
-    so that results of other settings, or of another form of a mixer, are never taken for it."""
+    """A measurement of a row. Its file name contains a hash of everything it depends on, so results
+    of other settings, or of another version of a mixer, are never mistaken for it."""
 
     row: Row
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """What it is, in words."""
+        """A description in words."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class Cell(ABC):
         """The result in a line."""
 
     def path(self, folder: Path) -> Path:
-        """Where its result is."""
+        """The file of its result."""
         text = json.dumps({"format": _FORMAT, "code": code_hash(self.row), **self.settings()},
                           sort_keys=True)
         name = re.sub(r"[^\w=.*+]+", "-", self.title, flags=re.ASCII).strip("-")
@@ -210,7 +210,7 @@ class Cell(ABC):
         return found if isinstance(found, dict) else None
 
     def run(self, folder: Path, stopped: Callable[[], bool]) -> dict[str, Any]:
-        """Make the result, and write it."""
+        """Make and write the result."""
         with one_thread():
             result = self.make(stopped)
         write_atomically(self.path(folder), json.dumps({
@@ -221,7 +221,7 @@ class Cell(ABC):
 
 @dataclass(frozen=True)
 class TrainingCell(Cell):
-    """A model trained for a task: one of the budgets, one seed, one recipe."""
+    """A model trained for a task: one budget, one seed, one recipe."""
 
     row: Row
     task: Task
@@ -235,7 +235,7 @@ class TrainingCell(Cell):
                 f"lr {self.recipe.lr:g}")
 
     def settings(self) -> dict[str, Any]:
-        """Row, task, recipe; of the budgets only the one that counts."""
+        """Row, task, recipe; of the budgets only the one in use."""
         task = self.task.settings()
         del task["seconds" if self.budget == "tokens" else "tokens"]
         return {"row": asdict(self.row), "task": task, "budget": self.budget, "seed": self.seed,
@@ -264,7 +264,7 @@ class TrainingCell(Cell):
 
 @dataclass(frozen=True)
 class CostCell(Cell):
-    """What the model of a row costs, trained or not."""
+    """Costs of the model of a row, trained or not."""
 
     row: Row
     costs: Costs
@@ -284,7 +284,7 @@ class CostCell(Cell):
 
 
 Note: TypeAlias = Callable[[Cell, dict[str, Any] | None, str], None]
-"""Told of every cell that ends: its result, or None and what went wrong."""
+"""Called for every finished cell: its result, or None and the error."""
 
 _stop: Event | None = None
 
@@ -292,9 +292,9 @@ _stop: Event | None = None
 def make_cells(cells: Sequence[Cell], folder: Path, jobs: int, note: Note) -> None:
     """Make the cells that ``folder`` lacks, ``jobs`` at a time.
 
-    A cell that fails does not stop the others. Ctrl-C stops all of them within a step; results that
-    are written stay, and the next call makes the rest. A result that cannot be written, or a
-    process that was killed from outside, is an ``OSError``.
+    A failing cell does not stop the others. Ctrl-C stops all of them within a step; written results
+    remain, and the next call makes the rest. Raises ``OSError`` if a result cannot be written or a
+    process was killed from outside.
     """
     left = [cell for cell in {each.path(folder): each for each in cells}.values()
             if cell.result(folder) is None]
@@ -307,7 +307,7 @@ def make_cells(cells: Sequence[Cell], folder: Path, jobs: int, note: Note) -> No
     pool = ProcessPoolExecutor(
         min(jobs, len(left)), mp_context=context, initializer=_begin, initargs=(stop,))
     try:
-        with deaf_to_ctrl_c():     # what a process imports at first would show where it was
+        with deaf_to_ctrl_c():     # else Ctrl-C during imports prints a traceback
             running: dict[Future[Any], Cell] = {
                 pool.submit(_attempt, cell, folder): cell for cell in left}
         while running:
@@ -329,7 +329,7 @@ def _begin(stop: Event) -> None:
 
 
 def _attempt(cell: Cell, folder: Path) -> tuple[dict[str, Any] | None, str]:
-    """The result of a cell, or what went wrong: a user's own mixer may raise anything."""
+    """The result of a cell, or the error: a user's mixer may raise anything."""
     try:
         return cell.run(folder, lambda: _stop is not None and _stop.is_set()), ""
     except StoppedError:

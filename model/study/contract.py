@@ -17,11 +17,11 @@ _TIME, _BATCH = 24, 2
 
 
 class ContractError(ValueError):
-    """A mixer does something else than it says; the message has what was expected and what came."""
+    """A mixer breaks its contract; the message has the expected and the actual value."""
 
 
 def shaken(module: nn.Module, generator: torch.Generator, by: float = 0.3) -> nn.Module:
-    """The module with every parameter moved, so that nothing is zero as it may be at the start."""
+    """The module with every parameter perturbed, so that nothing keeps an initial zero."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(by * torch.randn(
@@ -30,8 +30,8 @@ def shaken(module: nn.Module, generator: torch.Generator, by: float = 0.3) -> nn
 
 
 def check_choice(choice: Choice, d: int) -> None:
-    """:func:`check_contract` for a mixer of a pattern, made anew for ``d`` channels in float32; a
-    :class:`ContractError` then names it. Projections are float ones: where ternary ones round, a
+    """:func:`check_contract` for a mixer of a pattern, newly made for ``d`` channels in float32; a
+    :class:`ContractError` then names it. Projections are float: in the rounding of ternary ones, a
     last bit would decide between codes."""
     generator = torch.Generator().manual_seed(0)
     mixer = TOKEN_MIXERS.build(choice, MixerInit(d, 3 * d, False, generator)).eval()
@@ -45,12 +45,12 @@ def check_choice(choice: Choice, d: int) -> None:
 
 @torch.no_grad()
 def check_contract(mixer: TokenMixer, x: Tensor, *, within: float = 1e-9) -> None:
-    """Run a mixer over sequences ``x [time, batch, d]`` in every way it may be run; the first thing
-    that is otherwise than it says is a :class:`ContractError`.
+    """Run a mixer over sequences ``x [time, batch, d]`` in every supported way; the first deviation
+    from its contract raises :class:`ContractError`.
 
-    A causal one must give the same outputs whatever comes later, wherever the sequence is cut, and
-    token by token, and its state must be as large as ``state_words`` says. ``within`` is how far
-    numbers may differ, absolutely or relatively.
+    A causal one must give the same outputs regardless of later tokens, wherever the sequence is
+    cut, and token by token, and its state must have the size ``state_words``. ``within`` is the
+    absolute or relative tolerance.
     """
     whole, last = mixer(x, mixer.initial_state(x))
     if whole.shape != x.shape:

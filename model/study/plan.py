@@ -1,4 +1,4 @@
-"""A comparison of rows on tasks: its cells, in which order they are best made, and its figures."""
+"""A comparison of rows on tasks: its cells, their best order, and its figures."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ __all__ = ["MOST_RATES", "QUICK", "SWEPT_ROWS", "Study", "default_entries",
 
 
 SWEPT_ROWS = ("mlgru", "hybrid", "transformer", "encoder")
-"""Rows whose learning rate is swept: those that the others are held against."""
+"""Rows with a swept learning rate: those that the others are compared with."""
 QUICK = ("mlgru", "hybrid", "transformer", "attention")
-"""Rows of the short comparison, the first of the whole one."""
+"""Rows of the short comparison, the first of the full one."""
 
-_LEFT_OUT = ("ring",)       # in one process it is attention
+_LEFT_OUT = ("ring",)       # in one process it equals attention
 _BESIDE = ("mlgru", "attention(causal=false)", "encoder")
-"""Rows that do the tasks of mixers that are not causal as well, to read those by."""
+"""Rows that also do the tasks of non-causal mixers, for comparison."""
 
 
 def default_entries(
     tasks: Sequence[Task], *, quick: bool = False,
 ) -> tuple[tuple[Row, tuple[Task, ...]], ...]:
-    """Every mixer that is registered, with the tasks that it is made for, and the named rows."""
+    """Every registered mixer with the tasks that it is made for, and the named rows."""
     names = [*QUICK, *(name for name in TOKEN_MIXERS.names()
                        if name not in (*QUICK, *_LEFT_OUT)), *_BESIDE]
     found = []
@@ -55,23 +55,23 @@ def default_entries(
 def entries_of(
     rows: Sequence[Row], tasks: Sequence[Task], *, asked: bool,
 ) -> tuple[tuple[Row, tuple[Task, ...]], ...]:
-    """The given rows with all tasks if those were ``asked`` for, else with those made for them."""
+    """The given rows with all tasks if these were ``asked`` for, else with those suited to them."""
     return tuple(
         (row, tuple(task for task in tasks if asked or task.causal == row.is_causal(task.d)))
         for row in rows)
 
 
 MOST_RATES = 7
-"""Learning rates of a sweep at most, wherever its best is."""
+"""Most learning rates of a sweep, wherever its best is."""
 
 
 @dataclass(frozen=True)
 class Study:
     """Rows compared on tasks: each row with the tasks that it takes part in.
 
-    The learning rate of the rows named in ``swept`` is chosen for each task, by the first seed at
-    equal tokens; all others have the one of their recipe, or ``lr``. Rates beside the recipe's are
-    tried, and further ones while the best is the lowest or the highest of them.
+    The learning rate of the rows named in ``swept`` is chosen per task, by the first seed at equal
+    tokens; all others use that of their recipe, or ``lr``. A sweep tries rates around the recipe's,
+    and further ones while the best is the lowest or the highest.
     """
 
     entries: tuple[tuple[Row, tuple[Task, ...]], ...]
@@ -81,9 +81,8 @@ class Study:
     costs: Costs = field(default_factory=Costs)
 
     def check(self) -> None:
-        """Make every model, check every mixer and read every text once, so that nothing is refused
-        after minutes: a ``ValueError`` if a mixer is unknown, not made for a task, or breaks its
-        contract."""
+        """Make every model, check every mixer and read every text once, to fail early: raises
+        ``ValueError`` if a mixer is unknown, not made for a task, or breaks its contract."""
         for task in dict.fromkeys(task for _, tasks in self.entries for task in tasks):
             task.sample(0, 0)
         for row, tasks in self.entries:
@@ -95,7 +94,7 @@ class Study:
                 check_choice(choice, self.costs.d)
             except ContractError:
                 raise
-            except Exception:   # a mixer that fails is for its cells to tell, and stops no others
+            except Exception:   # its cells report a failing mixer, without stopping others
                 continue
 
     def configs(self) -> list[tuple[Row, ModelConfig]]:
@@ -104,15 +103,15 @@ class Study:
                                  length=max(self.costs.lengths))) for row, _ in self.entries]
 
     def sweep_cells(self, folder: Path) -> list[Cell]:
-        """The cells that decide which others there are; more results in ``folder`` may ask for
-        further ones."""
+        """The cells that determine the others; more results in ``folder`` may require further
+        ones."""
         return [self._training(row, task, "tokens", 0, lr)
                 for row, tasks in self.entries if row.name in self.swept
                 for task in tasks for lr in self.sweep(row, task, folder)]
 
     def cells(self, folder: Path) -> list[Cell]:
-        """All other cells, once those of the sweep are in ``folder``: seed after seed, so that a
-        comparison that is cut short has every row."""
+        """All other cells, once those of the sweep are in ``folder``: seed by seed, so that an
+        interrupted comparison has every row."""
         found: list[Cell] = []
         for seed in range(self.seeds):
             found += [self.cell(row, task, budget, seed, folder)
@@ -126,14 +125,14 @@ class Study:
         return self._training(row, task, budget, seed, self.chosen_lr(row, task, folder))
 
     def cost_cell(self, row: Row, tasks: tuple[Task, ...]) -> CostCell:
-        """What a row costs: if it is not causal, at the length of its tasks."""
+        """The costs of a row, at the length of its tasks if it is not causal."""
         costs = self.costs
         if not row.is_causal(costs.d):
             costs = replace(costs, lengths=tuple(sorted({task.length for task in tasks})))
         return CostCell(row, costs)
 
     def chosen_lr(self, row: Row, task: Task, folder: Path) -> float | None:
-        """The learning rate that was best in the sweep, or None for that of the recipe."""
+        """The best learning rate of the sweep, or None for that of the recipe."""
         if row.name not in self.swept:
             return self.lr
         return _best(self.sweep(row, task, folder), task, row)
@@ -166,8 +165,8 @@ class Study:
 
 
 def _best(by_lr: dict[float, float | None], task: Task, row: Row) -> float | None:
-    """The learning rate with the best figure, of equals the nearest to the recipe's; where no loss
-    was finite the lowest, None if none is there."""
+    """The learning rate with the best figure, of equals the nearest to the recipe's; the lowest if
+    no loss was finite, None if there is none."""
     there = {lr: value for lr, value in by_lr.items() if value is not None}
     if not there:
         return None
@@ -182,7 +181,7 @@ def _best(by_lr: dict[float, float | None], task: Task, row: Row) -> float | Non
 
 
 def summarize(study: Study, folder: Path) -> dict[str, Any]:
-    """What is known so far, as plain data: means and deviations over the seeds.
+    """The results so far, as plain data: means and deviations over the seeds.
 
     ``rows``: for each its mixers, ``tasks`` (by name, then by budget: the learning rate, and
     ``mean``, ``deviation`` and ``values`` of every figure, of tokens and of CPU seconds; the
@@ -233,8 +232,7 @@ def _row(study: Study, row: Row, tasks: tuple[Task, ...], folder: Path) -> dict[
 
 
 def _below_unigram(text: dict[str, Any] | None, tasks: tuple[Task, ...]) -> bool | None:
-    """Whether every trained model of text does better than to know the frequencies of the bytes;
-    None if there is none."""
+    """Whether every trained model of text beats the byte frequencies; None if there is none."""
     values = [value for budget in (text or {}).values()
               for value in budget.get("bpb", {}).get("values", ())]
     if not values:
@@ -280,6 +278,6 @@ def describe_machine() -> dict[str, Any]:
         found["memory_gb"] = round(
             os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
     except (OSError, ValueError, AttributeError):
-        pass    # not Linux: what Python knows must do
+        pass    # not Linux: use only what Python knows
     return found | {"torch": version("torch"), "sterna": version("sterna"),
                     "date": datetime.now(UTC).date().isoformat()}

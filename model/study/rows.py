@@ -1,4 +1,4 @@
-"""The rows of a comparison, models that differ in their mixers, by name; and a list of mixers."""
+"""The rows of a comparison by name, models with different mixers; and a list of mixers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ __all__ = ["NAMED_ROWS", "Row", "code_hash", "find_row", "list_mixers"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A model of a comparison, by its name in tables: the mixers of its layers, and the weights,
-    as in :class:`~sterna.model.config.ModelConfig`."""
+    """A model of a comparison: its name in tables, the mixers of its layers, and the weights, as in
+    :class:`~sterna.model.config.ModelConfig`."""
 
     name: str
     mixer: str
@@ -35,15 +35,14 @@ class Row:
     weights: str = "ternary"
 
     def config(self, *, d: int, layers: int, vocab: int, length: int) -> ModelConfig:
-        """A model of this row for sequences of ``length`` tokens, for which mixers of a fixed
-        length are made if the row does not say another; channel mixers have a hidden vector of
-        three times ``d``."""
+        """A model of this row for sequences of ``length`` tokens, the length of fixed-length mixers
+        unless the row gives another; channel mixers have a hidden width of three times ``d``."""
         return ModelConfig(
             d, layers, 3 * d, vocab, _pattern_for(self.mixer, length), self.channel,
             weights=self.weights)
 
     def is_causal(self, d: int) -> bool:
-        """Whether every token mixer is causal, and so fit to predict the next token."""
+        """Whether every token mixer is causal, so that the model can predict the next token."""
         init = MixerInit(d, 3 * d)
         return all(TOKEN_MIXERS.build(choice, init).causal for choice in parse_pattern(self.mixer))
 
@@ -54,11 +53,11 @@ NAMED_ROWS = {
     "encoder": Row("encoder", "attention(causal=false)", weights="float"),
 }
 """Rows that are more than a mixer: the hybrid, and the float Transformer as a baseline (pre-norm,
-rotary positions, fused attention, SwiGLU, output projections that start at zero), causal or not."""
+rotary positions, fused attention, SwiGLU, zero-initialised output projections), causal or not."""
 
 
 def find_row(name: str, channel: str | None = None, weights: str | None = None) -> Row:
-    """The row called ``name``, or else with the mixers of that pattern."""
+    """The row called ``name``, else one with the mixers of that pattern."""
     row = NAMED_ROWS[name] if name in NAMED_ROWS else Row(name, name)
     changed = {key: value for key, value in (("channel", channel), ("weights", weights))
                if value is not None and value != getattr(row, key)}
@@ -67,9 +66,8 @@ def find_row(name: str, channel: str | None = None, weights: str | None = None) 
 
 
 def code_hash(row: Row) -> str:
-    """A number of the sources of a row's mixers and of the modules that they import, which comments
-    and docstrings do not change: results of another form of a mixer are not taken for those of this
-    one."""
+    """Hash of the sources of a row's mixers and of the modules they import, without comments and
+    docstrings, so that results of different versions of a mixer are never confused."""
     classes = [TOKEN_MIXERS.find(choice.name) for choice in parse_pattern(row.mixer)]
     classes += [CHANNEL_MIXERS.find(choice.name)      # type: ignore[misc]  # of the other kind
                 for choice in parse_pattern(row.channel)]
@@ -82,7 +80,7 @@ def code_hash(row: Row) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _sources(classes: tuple[type, ...]) -> frozenset[Path]:
-    """The files of classes and of what these import, and so on, save for those of libraries."""
+    """The files of classes and of their imports, recursively, except those of libraries."""
     left = [each.__module__ for cls in classes for each in cls.__mro__]
     packages = {name.partition(".")[0] for name in left} - {"torch", "abc", "builtins"}
     libraries = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
@@ -104,8 +102,8 @@ def _sources(classes: tuple[type, ...]) -> frozenset[Path]:
 
 @functools.lru_cache(maxsize=1024)
 def _read(path: Path, changed: int) -> tuple[str, tuple[str, ...]]:
-    """Of a source file, last changed at ``changed``: a hash of it without comments, docstrings and
-    layout, and the names in it that may be those of modules it imports."""
+    """Hash of a source file, last changed at ``changed``, without comments, docstrings and layout,
+    and the names in it that may be imported modules."""
     tree = ast.parse(path.read_bytes())
     imports: list[str] = []
     for node in tree.body:
@@ -123,7 +121,7 @@ def _read(path: Path, changed: int) -> tuple[str, tuple[str, ...]]:
 
 
 def _pattern_for(pattern: str, length: int) -> str:
-    """The pattern with the option ``length`` wherever a mixer has it and none is given."""
+    """The pattern with the option ``length`` set wherever a mixer has it but none is given."""
     choices = []
     for choice in parse_pattern(pattern):
         if ("length" in TOKEN_MIXERS.options(choice.name)
@@ -138,7 +136,7 @@ _PAPER = re.compile(r"arXiv[: ](\d{4}\.\d{4,5})")
 
 def list_mixers(rows: Sequence[Row] = (), d: int = 64) -> list[dict[str, Any]]:
     """Name, kind (token, channel or row), options with their defaults, papers, whether it is
-    causal, and what it is in a line: of all mixers and named rows, or of those in ``rows``."""
+    causal, and a one-line description of all mixers and named rows, or of those in ``rows``."""
     init = MixerInit(d, 3 * d)
     found: list[dict[str, Any]] = []
     for kind, registry, patterns in (
@@ -155,7 +153,7 @@ def list_mixers(rows: Sequence[Row] = (), d: int = 64) -> list[dict[str, Any]]:
                 "causal": getattr(registry.build(Choice(name), init), "causal", True),
                 "does": " ".join(text.partition("\n\n")[0].split())})
         for choice in chosen:
-            registry.build(choice, init)    # its options are known, too
+            registry.build(choice, init)    # also checks its options
     return found + [
         {"name": row.name, "kind": "row", "options": {}, "papers": [],
          "causal": row.is_causal(d), "does": f"{row.mixer}, {row.channel}, {row.weights}"}

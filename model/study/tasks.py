@@ -1,4 +1,4 @@
-"""What models are trained for in a comparison, and how: text, recall of pairs, digits."""
+"""The tasks of a comparison, and their training: text, recall of pairs, digits."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ __all__ = ["DISTANCES", "DigitsTask", "RecallTask", "Task", "TextTask", "recipe_
 
 
 class Task(ABC):
-    """Something that models are trained for, and judged by: a frozen dataclass of all that its
-    figures depend on."""
+    """A task that models are trained for and judged by: a frozen dataclass of all that its figures
+    depend on."""
 
     name: ClassVar[str]
     figure: ClassVar[str]
-    """The one of :meth:`measure` that a model is judged by."""
+    """The figure of :meth:`measure` that a model is judged by."""
     more_is_better: ClassVar[bool]
     causal: ClassVar[bool]
-    """Whether only causal mixers can do it."""
+    """Whether it requires causal mixers."""
     rates: ClassVar[dict[str, float]]
-    """The learning rate of models by their weights, where no other is asked for."""
+    """The default learning rate of models by their weights."""
 
     d: int
     layers: int
     batch: int
     tokens: int
-    """Tokens that a model may see, in the budget that is equal in tokens."""
+    """Training tokens in the budget of equal tokens."""
     seconds: float
-    """Seconds of CPU time to train for, in the one that is equal in seconds."""
+    """Seconds of CPU time to train in the budget of equal seconds."""
 
     @property
     @abstractmethod
@@ -54,7 +54,7 @@ class Task(ABC):
 
     @abstractmethod
     def model(self, row: Row, seed: int) -> nn.Module:
-        """A fresh model; refused, with the reason, if a mixer of the row is not for this task."""
+        """A new model; refused, with the reason, if a mixer of the row does not suit this task."""
 
     def language_model(self, row: Row, vocab: int, seed: int) -> LanguageModel:
         """A language model of the task's size that can read its sequences."""
@@ -66,7 +66,7 @@ class Task(ABC):
 
     @abstractmethod
     def sample(self, step: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of a step, of the order that belongs to a seed."""
+        """Inputs and targets of a step, in the order given by a seed."""
 
     @abstractmethod
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -74,15 +74,15 @@ class Task(ABC):
 
     @abstractmethod
     def measure(self, model: nn.Module, seed: int) -> dict[str, float]:
-        """Figures of a trained model, on what it was not trained on."""
+        """Figures of a trained model on held-out data."""
 
     def facts(self) -> dict[str, float]:
-        """Figures of the task itself, to read those of the models by."""
+        """Figures of the task itself, as a reference for those of the models."""
         return {}
 
     def settings(self) -> dict[str, Any]:
         """All that the figures depend on, as plain data."""
-        # Every task is a dataclass; this class of them all is none.
+        # Every task is a dataclass; this base class is not.
         return {"task": self.name, **asdict(self)}      # type: ignore[call-overload]
 
     def scaled(self, factor: float) -> Task:
@@ -93,11 +93,11 @@ class Task(ABC):
 
 @dataclass(frozen=True, slots=True)
 class TextTask(Task):
-    """Bits per byte of held-out text, by a language model of bytes.
+    """Bits per byte of held-out text, by a byte language model.
 
-    Models are judged on windows of ``window`` bytes, and where the state is bounded also with the
-    state carried through the text (``bpb_carried``). ``text`` is a file, of which the last tenth is
-    held out; None is the bundled corpus.
+    Models are judged on windows of ``window`` bytes, and if the state is bounded also with the
+    state carried through the text (``bpb_carried``). ``text`` is a file, with its last tenth held
+    out; None is the bundled corpus.
     """
 
     name: ClassVar[str] = "text"
@@ -122,12 +122,12 @@ class TextTask(Task):
         return self.language_model(row, 256, seed)
 
     def sample(self, step: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Bytes ``[time, batch]``, and those that follow."""
+        """Bytes ``[time, batch]``, and the bytes that follow them."""
         windows = torch.from_numpy(_sampler(self, seed).windows(step))
         return windows[:-1], windows[1:]
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Of the next byte, every window from the initial state."""
+        """The loss of the next byte, every window from the initial state."""
         assert isinstance(model, LanguageModel)
         logits, _ = model.forward_time_major(inputs, model.initial_state(inputs.shape[1]))
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -141,14 +141,14 @@ class TextTask(Task):
         return figures
 
     def facts(self) -> dict[str, float]:
-        """``unigram``: the entropy of the held-out bytes, below which no model goes that ignores
-        what came before."""
+        """``unigram``: the entropy of the held-out bytes, a lower bound for models that ignore the
+        context."""
         counts = np.bincount(np.frombuffer(self.corpus().heldout, dtype=np.uint8))
         shares = counts[counts > 0] / counts.sum()
         return {"unigram": float(-(shares * np.log2(shares)).sum())}
 
     def settings(self) -> dict[str, Any]:
-        """With what the text is, not where."""
+        """With the content of the text, not its path."""
         corpus = self.corpus()
         return {**Task.settings(self), "text": corpus.name, "sha256": corpus.sha256}
 
@@ -169,11 +169,11 @@ def _sampler(task: TextTask, seed: int) -> WindowSampler:
 
 _IGNORED = -100
 _HELDOUT = 1 << 20
-"""Steps count from 0, so the held-out sequences are those of no step."""
+"""Index of the held-out sequences, beyond any training step."""
 
 
 DISTANCES = (16, 64, 128, 256)
-"""Upper bounds, in tokens, of the distances by which recall is reported."""
+"""Upper bounds, in tokens, of the distance ranges of reported recall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +181,14 @@ class RecallTask(Task):
     """Multi-query associative recall (MQAR of Zoology, arXiv 2312.04927), by distance.
 
     A sequence of ``window`` tokens is ``pairs`` of a key and a value, then blanks, and among them
-    at random places ``queries``, each one of those keys: the model is to answer with the value that
-    stood after it. Keys are drawn from the first half of the vocabulary and values from the second,
+    at random places ``queries``, each one of those keys: the model must answer with the value that
+    followed it. Keys are drawn from the first half of the vocabulary and values from the second,
     both without repetition, queries with; the blank is one token more. (In the paper each key is
-    asked for once, at a distance by a power law.) Every step has fresh sequences. In training they
-    have all, a half or a quarter of the pairs, as there; and a half of the steps an eighth of the
-    window and of its queries, with as many more sequences, a quarter of the steps a fourth, the
-    others a half or all: from the whole window alone little is learned in this budget. The
-    ``judged`` held-out sequences are all of the whole window.
+    queried once, at a distance by a power law.) Every step has new sequences. In training they
+    have all, half or a quarter of the pairs, as in the paper; half of the steps use an eighth of
+    the window and of its queries, with proportionally more sequences, a quarter of the steps a
+    fourth, the others half or all: with only the whole window, little is learned in this budget.
+    The ``judged`` held-out sequences all have the whole window.
     """
 
     name: ClassVar[str] = "recall"
@@ -220,7 +220,7 @@ class RecallTask(Task):
         return self.language_model(row, self.vocab + 1, seed)
 
     def sample(self, step: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Tokens ``[time, batch]``, and the answers where there is a query."""
+        """Tokens ``[time, batch]``, and the answers at the queries."""
         generator = np.random.default_rng([step, seed])
         pairs = max(1, self.pairs >> int(generator.integers(3)))
         cut = max(0, 4 - int(generator.geometric(0.5)))
@@ -230,13 +230,13 @@ class RecallTask(Task):
                                [seed, step])[:2]
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Of the answers."""
+        """The loss of the answers."""
         return F.cross_entropy(
             _logits(model, inputs).flatten(0, 1), targets.flatten(), ignore_index=_IGNORED)
 
     def measure(self, model: nn.Module, seed: int) -> dict[str, float]:
-        """The share of right answers: of all, and of those at each of :data:`DISTANCES`, above the
-        one before."""
+        """The share of correct answers: of all, and of those up to each of :data:`DISTANCES`, above
+        the previous one."""
         inputs, targets, distances = self._sequences(
             self.judged, self.window, self.pairs, self.queries, [_HELDOUT])
         right = (_logits(model, inputs).argmax(-1) == targets).double()
@@ -248,14 +248,14 @@ class RecallTask(Task):
         return figures
 
     def facts(self) -> dict[str, float]:
-        """``chance``: of one of the values that stand in the sequence."""
+        """``chance``: the share for a random value of the sequence."""
         return {"chance": 1 / self.pairs}
 
     def _sequences(
         self, count: int, window: int, pairs: int, queries: int, seed: list[int],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens, answers, and how many tokens ago the answer stood (0 where none is asked for),
-        each ``[time, count]``."""
+        """Tokens, answers, and how many tokens ago the answer occurred (0 without a query), each
+        ``[time, count]``."""
         generator = np.random.default_rng(seed)
         half, given = self.vocab // 2, 2 * pairs
         every = np.tile(np.arange(half), (count, 1))
@@ -289,8 +289,8 @@ _TEST = 360
 class DigitsTask(Task):
     """The handwritten digits of scikit-learn, 1,797 images of 8 x 8 pixels of 17 levels.
 
-    A sequence is the 64 pixels, row by row; positions are learned. A fifth of the images, by the
-    seed, is for judging.
+    A sequence is the 64 pixels, row by row; positions are learned. A fifth of the images, chosen by
+    the seed, is held out.
     """
 
     name: ClassVar[str] = "digits"
@@ -322,11 +322,11 @@ class DigitsTask(Task):
         return images[chosen], digits[chosen]
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Of the digit."""
+        """The loss of the digit."""
         return F.cross_entropy(model(inputs), targets)
 
     def measure(self, model: nn.Module, seed: int) -> dict[str, float]:
-        """The share of digits that are read right; chance is a tenth."""
+        """The share of correctly classified digits; chance is a tenth."""
         _, _, images, digits = _split(seed)
         return {"accuracy": float((model(images).argmax(-1) == digits).double().mean())}
 
@@ -336,7 +336,7 @@ class DigitsTask(Task):
 
 @functools.lru_cache(maxsize=1)
 def _split(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Images ``[count, pixels]`` and digits to learn from, then those to judge by."""
+    """Images ``[count, pixels]`` and digits to train on, then the held-out ones."""
     from sklearn.datasets import load_digits
     found = load_digits()
     images = torch.from_numpy(found.data.astype(np.int64))
@@ -351,7 +351,7 @@ _FACTORS = (0.5, 1.0, 2.0)
 
 def recipe_for(weights: str, task: Task, lr: float | None = None) -> TrainRecipe:
     """The recipe of models with ``weights`` for a task, with another learning rate if given: the
-    plain one, as what ``sterna train`` has beyond it by default is for long runs on a small text.
+    plain one, as the other defaults of ``sterna train`` are for long runs on a small text.
     """
     plain = {"ternary": {"weight_decay": 0.5}}.get(weights, {})
     return TrainRecipe.of(weights, lr=task.rates[weights] if lr is None else lr, **plain,
@@ -359,5 +359,5 @@ def recipe_for(weights: str, task: Task, lr: float | None = None) -> TrainRecipe
 
 
 def swept_rates(weights: str, task: Task) -> tuple[float, ...]:
-    """The learning rates that a sweep begins with; the one in the middle is the task's."""
+    """The initial learning rates of a sweep; the middle one is the task's."""
     return tuple(factor * task.rates[weights] for factor in _FACTORS)

@@ -1,1 +1,1 @@
-"""Tokens: how a text becomes whole numbers and comes back, without torch."""
+"""Tokens: converting text to whole numbers and back, without torch."""

@@ -1,10 +1,10 @@
-"""Byte-level byte-pair encoding (arXiv 1508.07909 on bytes, as GPT-2's), without a library.
+"""Byte-level byte-pair encoding (arXiv 1508.07909 on bytes, like GPT-2's), without a library.
 
-Its 256 first tokens are the bytes, so it has tokens for every text, UTF-8 or not. A merge never
-crosses the border of a word. A word is a row of letters, digits or other signs with at most one
-space before it, or a row of blanks, less its last one if a word follows. Only ASCII is told apart,
-and every byte from 128 on counts as a letter: so bytes have words whether they are UTF-8 or not,
-and one pattern gives the same words in Python and in JavaScript.
+Its first 256 tokens are the bytes, so it can encode every text, UTF-8 or not. A merge never crosses
+a word boundary. A word is a run of letters, digits or other signs with at most one space before it,
+or a run of blanks, without its last one if a word follows. Every byte from 128 on counts as a
+letter: so bytes need not be UTF-8 to be split into words, and one pattern gives the same words in
+Python and in JavaScript.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ WORD_PATTERN = (
     r"|[\t-\r ]+")
 r"""A word, as a regular expression on bytes, or on characters U+0000 to U+00FF in their place.
 
-The idea, with Unicode's classes in place of ASCII's, is that of GPT-2. ``\t-\r`` are tab, line
-feed, vertical tab, form feed and carriage return.
+GPT-2 does the same with Unicode classes instead of ASCII classes. ``\t-\r`` are tab, line feed,
+vertical tab, form feed and carriage return.
 """
 
 _WORD = re.compile(WORD_PATTERN.encode())
@@ -48,7 +48,7 @@ _KINDS[[byte for byte in range(256) if byte >= 128 or chr(byte).isalpha()]] = _L
 
 
 def words_of(text: bytes) -> list[bytes]:
-    """The words of a text, which together are the text.
+    """The words of a text; concatenated, they are the text.
 
     >>> words_of(b"if x1 == 2:\\n    return")
     [b'if', b' x', b'1', b' ==', b' 2', b':', b'\\n   ', b' return']
@@ -57,9 +57,9 @@ def words_of(text: bytes) -> list[bytes]:
 
 
 def last_cut(text: bytes) -> int:
-    """The last place inside of a text that is between two words, whatever stands after the text.
+    """The last position inside a text that is a word boundary regardless of what follows the text.
 
-    That is where a sign that is no blank ends a row of its kind. 0 if there is no such place.
+    That is the end of a run of non-blank characters of one kind; 0 if there is none.
 
     >>> last_cut(b"some words"), last_cut(b"word"), last_cut(b"x = 1  ")
     (4, 0, 5)
@@ -70,37 +70,37 @@ def last_cut(text: bytes) -> int:
 
 
 BPE_VERSION = 1
-"""Of the rules, which a list of merges means nothing without: words, and the order of merges."""
+"""Version of the rules that give merges their meaning: words, and the order of merges."""
 
 MOST_TOKENS = 1 << 16
-"""The largest vocabulary: a token is a number of 16 bits."""
+"""The largest vocabulary: a token is a 16-bit number."""
 
 MOST_BYTES = 1 << 24
-"""What all tokens together may spell: a file of 60 merges, each of the one before it twice, would
-otherwise fill any memory."""
+"""Limit on the total length of all spellings: otherwise a file of 60 merges, each doubling the one
+before it, would fill any memory."""
 
 _FORMAT = "sterna tokenizer"
 _FIELDS = ("format", "version", "kind", "merges")
 _END_OF_TEXT = "end_of_text"
 _BYTES = 256
-_PART = 1 << 20             # bytes that are cut into words at once: memory grows with them
+_PART = 1 << 20             # bytes cut into words at once: memory grows with them
 _MOST_KNOWN_WORDS = 1 << 18
 
 
 class BytePairTokenizer:
-    """Tokens that are made by merging pairs of tokens, from bytes on.
+    """A tokenizer that merges pairs of tokens, starting from bytes.
 
-    Each word of a text begins as its bytes. Of all pairs of neighbours that have a merge, the one
-    that comes first in the list is merged, the leftmost if it is there more than once; until there
-    is none. Raises ValueError if a merge is of tokens not made yet, occurs twice, or there are more
-    than 65,536 tokens, or they spell more than 16 MiB together.
+    Each word of a text begins as its bytes. Of all adjacent pairs that have a merge, the first in
+    the list is merged, its leftmost occurrence first, until none is left. Raises ValueError if a
+    merge uses tokens not yet made or occurs twice, or if there are more than 65,536 tokens or they
+    spell more than 16 MiB together.
 
     Parameters
     ----------
     merges
         Whole numbers ``[merges, 2]``: the left and the right token of each, in the order of
-        training. A merge makes the token of the lowest number not yet used, from 256 on; or, where
-        another merge already spells the same bytes, that one's.
+        training. A merge makes the token with the lowest unused number, from 256 on, or reuses
+        that of an earlier merge that spells the same bytes.
     end_of_text
         Whether a last token ends a document.
 
@@ -156,7 +156,7 @@ class BytePairTokenizer:
         while rest:
             size = _PART
             while size < len(rest) and not (cut := last_cut(bytes(rest[:size]))):
-                size *= 2           # one word is as long as that
+                size *= 2           # one word is this long
             part = bytes(rest[:cut if size < len(rest) else len(rest)])
             found.append(b"".join(map(self._words.__getitem__, words_of(part))))
             rest = rest[len(part):]
@@ -168,7 +168,7 @@ class BytePairTokenizer:
         return b"".join(map(self.spellings.__getitem__, values.tolist())).decode(errors="replace")
 
     def last_cut(self, text: bytes) -> int:
-        """Where the text may be cut in two, whatever comes after it: between two words."""
+        """The last word boundary where the text may be cut regardless of what follows."""
         return last_cut(text)
 
     def to_json(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class BytePairTokenizer:
     def from_json(cls, content: Any) -> BytePairTokenizer:
         """Undo :meth:`to_json`.
 
-        Raises ValueError if the content is something else, or of another version.
+        Raises ValueError if the content is anything else or of another version.
         """
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise ValueError("not a Sterna tokenizer")
@@ -206,7 +206,7 @@ class BytePairTokenizer:
 def _checked(merges: Sequence[tuple[int, int]] | np.ndarray) -> np.ndarray:
     try:
         array = np.asarray(merges if len(merges) else np.zeros((0, 2), dtype=np.uint16))
-    except (TypeError, ValueError):     # no list, or rows of different lengths
+    except (TypeError, ValueError):     # not a list, or rows of different lengths
         array = np.zeros(0)
     if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
         raise ValueError("merges must be whole numbers, two for each merge")
@@ -218,12 +218,12 @@ def _checked(merges: Sequence[tuple[int, int]] | np.ndarray) -> np.ndarray:
 
 
 def _pair(left: int, right: int) -> int:
-    """One number for a pair, which is a quicker key than two."""
+    """A pair as one number, a faster key than two."""
     return left << 16 | right
 
 
 class _Words(dict[bytes, bytes]):
-    """The tokens of words met before, as the bytes of uint16; others are made when asked for."""
+    """A cache of the tokens of words, as the bytes of uint16; missing ones are computed."""
 
     def __init__(self, made: dict[int, tuple[int, int]]) -> None:
         self._made = made
@@ -238,8 +238,8 @@ class _Words(dict[bytes, bytes]):
 def _merged_word(word: bytes, made: dict[int, tuple[int, int]]) -> list[int]:
     """The tokens of one word; ``made`` gives the rank and the token of a pair.
 
-    A heap holds the pairs by rank and place, so that a word of n bytes, which may be a text
-    without blanks, takes n log n.
+    A heap orders the pairs by rank and position, so a word of n bytes, possibly a whole text
+    without blanks, takes O(n log n).
     """
     tokens: list[int | None] = [*word]
     after, before = list(range(1, len(word) + 1)), list(range(-1, len(word) - 1))
@@ -248,7 +248,7 @@ def _merged_word(word: bytes, made: dict[int, tuple[int, int]]) -> list[int]:
     def propose(left: int) -> None:
         """Put the pair that begins at ``left`` on the heap, if it has a merge."""
         if left >= 0 and after[left] < len(word):
-            # What is still linked has not been merged into another: it is not None.
+            # Tokens that are still linked have not been merged away: they are not None.
             pair = _pair(tokens[left], tokens[after[left]])     # type: ignore[arg-type]
             if pair in made:
                 heapq.heappush(waiting, (made[pair][0], left, pair))

@@ -1,7 +1,7 @@
-"""Byte-pair encoding by the package `tokenizers`: training with it, and ours as one of its own.
+"""Byte-pair encoding with the package `tokenizers`: training, and export of ours to its format.
 
-In training only the counting is the package's: its merges become a :class:`BytePairTokenizer`,
-which needs no package.
+The package is only needed for training: its merges become a :class:`BytePairTokenizer`, which does
+not use it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _PART = 1 << 20
 def train_bpe(
     texts: Iterable[bytes], vocab: int, *, end_of_text: bool = False,
 ) -> BytePairTokenizer:
-    """Find the merges of the pairs of tokens that are the most frequent in UTF-8 texts; what is not
-    UTF-8 counts as U+FFFD.
+    """Find the merges of the most frequent pairs of tokens in UTF-8 texts; bytes that are not UTF-8
+    count as U+FFFD.
 
-    ``vocab`` is the number of tokens, from 257 to 65,536; with ``end_of_text`` one more at least,
-    as the last of them ends a document. Raises ValueError if it is out of its range, or the texts
-    have too few pairs for it; ModuleNotFoundError without the package `tokenizers`.
+    ``vocab`` is the number of tokens, from 257 to 65,536; with ``end_of_text`` at least one more,
+    as the last token ends a document. Raises ValueError if it is out of range or the texts have too
+    few pairs for it; ModuleNotFoundError without the package `tokenizers`.
     """
     check_whole("vocab", vocab, 257 + end_of_text, MOST_TOKENS)
     from tokenizers import Tokenizer as PackageTokenizer
@@ -72,10 +72,10 @@ def _numbered(merges: list[list[str]]) -> list[tuple[int, int]]:
 
 
 END_OF_TEXT = "<|endoftext|>"
-"""What the package calls the token that ends a document, as GPT-2's tokenizer does."""
+"""Name in the package of the token that ends a document, as in GPT-2's tokenizer."""
 
 _UNICODE_WORDS = WORD_PATTERN.replace(r"\x80-\xff", r"\x{80}-\x{10ffff}")
-"""The same words for the package, which reads characters where we read bytes."""
+"""The same words for the package, which reads characters instead of bytes."""
 
 
 def package_tokenizer(tokenizer: BytePairTokenizer) -> tokenizers.Tokenizer:
@@ -94,7 +94,7 @@ def package_tokenizer(tokenizer: BytePairTokenizer) -> tokenizers.Tokenizer:
     found.decoder = decoders.ByteLevel()
     if tokenizer.end_of_text is not None:
         found.add_special_tokens([AddedToken(END_OF_TEXT, special=True)])
-        found.encode_special_tokens = True      # text that reads like it is text
+        found.encode_special_tokens = True      # do not parse special tokens in text
     return found
 
 
@@ -115,7 +115,7 @@ def package_json(tokenizer: Tokenizer) -> str:
 
 
 def _package_words() -> Sequence:
-    """What cuts a text into our words in the package, and writes their bytes as characters."""
+    """The package's pre-tokenizer that cuts a text into our words and maps bytes to characters."""
     from tokenizers import Regex, pre_tokenizers
     return pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(_UNICODE_WORDS), "isolated"),
@@ -123,8 +123,8 @@ def _package_words() -> Sequence:
 
 
 def _printable_bytes() -> list[str]:
-    """The character that the package writes for each byte: itself if it is printed in Latin-1 and
-    no blank, else the next from U+0100 on.
+    """The character that the package writes for each byte: the same one if it is printable in
+    Latin-1 and not a blank, else the next from U+0100 on.
 
     >>> [_printable_bytes()[byte] for byte in b"a \\n"]
     ['a', '\u0120', '\u010a']

@@ -1,4 +1,4 @@
-"""Tokenizers in JSON: files of their own, and what other files hold of one."""
+"""Tokenizers as JSON, in separate files and inside other files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["fitted", "load_tokenizer", "save_tokenizer", "tokenizer_from_json"]
 
 
 def tokenizer_from_json(content: Any, vocab: int | None = None) -> Tokenizer:
-    """The tokenizer that :meth:`Tokenizer.to_json` described, for a model of this vocabulary as
-    :func:`fitted` makes it. Raises ValueError if the content describes none, or one for another."""
+    """Undo :meth:`Tokenizer.to_json` and, with ``vocab``, fit the tokenizer to that vocabulary as
+    :func:`fitted` does. Raises ValueError if the content is invalid or does not fit."""
     tokenizer: Tokenizer
     if content in (BYTES.kind, NUMBERS.kind):
         tokenizer = BYTES if content == BYTES.kind else NUMBERS
@@ -31,8 +31,8 @@ def tokenizer_from_json(content: Any, vocab: int | None = None) -> Tokenizer:
 def fitted(tokenizer: Tokenizer, vocab: int) -> Tokenizer:
     """The tokenizer of a model with such a vocabulary.
 
-    Of bytes a model may know fewer than 256, and of a hub's tokenizer it may have more tokens; any
-    other must have just as many as the model. Raises ValueError if it has not.
+    With bytes a model may have fewer than 256 tokens, and with a hub's tokenizer more than it; any
+    other must have exactly as many as the model. Raises ValueError otherwise.
     """
     if isinstance(tokenizer, ByteTokenizer) and vocab < VOCAB:
         return ByteTokenizer(vocab)
@@ -55,7 +55,7 @@ def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> Path:
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Read a tokenizer file.
 
-    Raises ValueError if it cannot be read or holds something else; the message names the file.
+    Raises ValueError if it cannot be read or is something else; the message names the file.
     """
     try:
         return tokenizer_from_json(json.loads(Path(path).read_text(encoding="utf-8-sig")))

@@ -1,4 +1,4 @@
-"""A tokenizer of another project, as ``tokenizer.json`` holds it, run by the package tokenizers."""
+"""A tokenizer of another project, from its ``tokenizer.json``, run by the package tokenizers."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _FIELDS = ("format", "version", "kind", "end_of_text", "json")
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _RANDOM = ("dropout", "alpha", "nbest_size")
-"""Parameters of a model in a file that let the same text have other tokens each time."""
+"""Parameters of a tokenizer's model that make its output random."""
 
 
 class ForeignTokenizerError(ValueError):
-    """A tokenizer whose tokens do not stand for bytes."""
+    """A tokenizer with tokens that do not stand for bytes."""
 
 
 class HubTokenizer:
-    """Any tokenizer whose tokens stand for bytes: byte-level, or with U+2581 for a space and
+    """Any tokenizer with tokens that stand for bytes: byte-level, or with U+2581 for a space and
     ``<0x0A>`` for a byte that has no other token.
 
-    What a file has saved besides does not act: truncation, padding, dropout of merges, sampling.
+    Other settings in a file are ignored: truncation, padding, dropout of merges, sampling.
 
     Parameters
     ----------
@@ -41,15 +41,15 @@ class HubTokenizer:
     end_of_text
         The token that ends a document, or None.
     vocab
-        Tokens of the model, which may have more than the tokenizer: those spell nothing. None for
-        as many as the tokenizer has, the largest one and those below it.
+        Tokens of the model; those beyond the tokenizer's spell nothing. None for all up to the
+        tokenizer's largest.
 
     Raises
     ------
     ForeignTokenizerError
         If the tokenizer is of another kind.
     ValueError
-        If the content is no tokenizer, or has more tokens than the model.
+        If the content is not a tokenizer, or has more tokens than the model.
     """
 
     kind = "hub"
@@ -66,14 +66,14 @@ class HubTokenizer:
             model = {name: value for name, value in content["model"].items() if name not in _RANDOM}
             self._tokenizer = Tokenizer.from_str(json.dumps(
                 {**content, "truncation": None, "padding": None, "model": model}))
-        except Exception as error:      # the package raises no class of its own
+        except Exception as error:      # the package has no exception class
             raise ValueError(f"not a tokenizer.json ({error})") from error
         self._kinds = set(re.findall(r'"type": "(\w+)"', json.dumps(content.get("decoder"))))
         if not self._kinds & {"ByteLevel", "Metaspace", "ByteFallback"}:
             raise ForeignTokenizerError(
                 f"a tokenizer must be byte-level, or have tokens with {_SPACE} for a space; the "
                 f"decoder of this one is of {', '.join(sorted(self._kinds)) or 'no kind'}")
-        self._tokenizer.encode_special_tokens = True        # text that reads like one is text
+        self._tokenizer.encode_special_tokens = True        # do not parse special tokens in text
         self._added = self._tokenizer.get_added_tokens_decoder()
         own = 1 + max(self._tokenizer.get_vocab().values(), default=-1)
         self.vocab = own if vocab is None else vocab
@@ -85,7 +85,7 @@ class HubTokenizer:
         self.begin = self._begin()
 
     def _begin(self) -> tuple[int, ...]:
-        """What stands before a text, seen at the first text that has tokens."""
+        """The tokens before a text, read from the first spelling that has such tokens."""
         for spelling in (b"a", *self.spellings):
             found = self._tokenizer.encode(spelling.decode(errors="replace"))
             if 0 in found.special_tokens_mask:
@@ -94,7 +94,7 @@ class HubTokenizer:
 
     @cached_property
     def spellings(self) -> tuple[bytes, ...]:
-        """The bytes of every token; special ones, and numbers that no token has, spell nothing."""
+        """The bytes of every token; special tokens and unused numbers spell nothing."""
         return tuple(map(self._spelling, range(self.vocab)))
 
     def _spelling(self, token: int) -> bytes:
@@ -103,8 +103,8 @@ class HubTokenizer:
         if token == self.end_of_text or (added and added.special):
             return b""
         if "ByteLevel" in self._kinds:
-            # The package finds an added token in the text itself, before there are characters for
-            # bytes; so a space or a letter of it is one.
+            # The package matches added tokens in the text itself, before it maps bytes to
+            # characters; so their characters stand for themselves.
             known = not added and all(character in _BYTE_OF for character in piece)
             return bytes(map(_BYTE_OF.__getitem__, piece)) if known else piece.encode()
         if added and not added.normalized:
@@ -116,8 +116,8 @@ class HubTokenizer:
         """The tokens of a text, int64 ``[tokens]``, without :attr:`begin`. Together they spell the
         text, or a space and the text.
 
-        Raises ValueError if they would spell something else, as of a tokenizer that has no token
-        for a character or changes it, or if the text is not UTF-8; the place is said.
+        Raises ValueError if they would spell something else, because the tokenizer lacks or changes
+        a character, or if the text is not UTF-8; the message gives the position.
         """
         data = utf8(text)
         found = self._tokenizer.encode(data.decode(), add_special_tokens=False).ids
@@ -132,7 +132,7 @@ class HubTokenizer:
         return b"".join(self.spellings[token] for token in known).decode(errors="replace")
 
     def last_cut(self, text: bytes) -> int:
-        """0: nothing is known of where such a text may be cut."""
+        """0: it is unknown where such a text may be cut."""
         return 0
 
     def to_json(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class HubTokenizer:
 
 
 def _difference(text: bytes, spelled: bytes) -> str:
-    """Where a text and what its tokens spell part, in words."""
+    """Describe where a text and the spelling of its tokens differ."""
     def same(spelled: bytes) -> int:
         differ = (i for i, pair in enumerate(zip(text, spelled, strict=False)) if len({*pair}) > 1)
         return next(differ, min(len(text), len(spelled)))
@@ -168,8 +168,8 @@ def _difference(text: bytes, spelled: bytes) -> str:
 
 
 def _characters() -> dict[str, int]:
-    """The bytes of GPT-2's byte-level characters: printable ones stand for themselves, the others
-    for U+0100 on."""
+    """The bytes of GPT-2's byte-level characters: printable ones stand for themselves, those from
+    U+0100 on for the others."""
     kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     moved = [byte for byte in range(256) if byte not in kept]
     return {chr(byte): byte for byte in kept} | {

@@ -1,4 +1,4 @@
-"""A text in tokens to train on, with the text to judge by."""
+"""Tokenized training text with its held-out text."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ __all__ = ["GeneralText", "MemoryText", "TokenText", "first_characters"]
 
 
 class TokenText(Protocol):
-    """What training reads: tokens by position, wherever they lie."""
+    """The input of training: tokens by position, wherever they are stored."""
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Display name."""
 
     @property
     def sha256(self) -> str:
-        """Hash of the tokens and of the held-out text, in hexadecimal."""
+        """Hash of the tokens and the held-out text, in hexadecimal."""
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """What the tokens were made with."""
+        """The tokenizer of these tokens."""
 
     @property
     def general(self) -> GeneralText | None:
-        """Text of a more general kind that training begins with, or None."""
+        """More general text that training begins with, or None."""
 
     def __len__(self) -> int:
         """Number of tokens to train on."""
 
     def piece(self, start: int, count: int) -> np.ndarray:
-        """Tokens ``start`` to ``start + count``, int64 ``[count]``; after the last comes the first.
+        """Tokens ``start`` to ``start + count``, int64 ``[count]``, wrapping around at the end.
 
         ``start`` is from 0 to below the length, ``count`` at most the length.
         """
 
     def heldout(self, most_bytes: int | None = None) -> bytes:
-        """The text to judge by, UTF-8; at most so many bytes from its beginning, cut between
+        """The held-out text, UTF-8; at most its first ``most_bytes`` bytes, cut between
         characters."""
 
 
 class _Tokens:
-    """A text in memory, in the tokens of a tokenizer; ValueError if it has not all of them."""
+    """A text in memory as tokens; ValueError if the tokenizer cannot encode it."""
 
     def __init__(self, text: bytes, tokenizer: Tokenizer, name: str) -> None:
         self.tokenizer = tokenizer
-        if isinstance(tokenizer, ByteTokenizer):    # which are tokens as they lie there
+        if isinstance(tokenizer, ByteTokenizer):    # its bytes already are the tokens
             check_bytes(text, tokenizer.vocab, name)
             self._tokens = np.frombuffer(text, dtype=np.uint8)
         else:
@@ -64,15 +64,15 @@ class _Tokens:
         return len(self._tokens)
 
     def piece(self, start: int, count: int) -> np.ndarray:
-        """Tokens from ``start`` on, int64 ``[count]``, going round at the end."""
+        """Tokens from ``start`` on, int64 ``[count]``, wrapping around at the end."""
         there = self._tokens[start:start + count]
         round_the_end = self._tokens[:count - len(there)]
         return np.concatenate([there, round_the_end]).astype(np.int64)
 
 
 class GeneralText(_Tokens):
-    """Text of a more general kind that training begins with, in memory; the tokenizer has to have
-    tokens for all of it."""
+    """More general text that training begins with, in memory; the tokenizer must be able to encode
+    all of it."""
 
     def __init__(self, text: bytes, tokenizer: Tokenizer) -> None:
         super().__init__(text, tokenizer, "the general text")
@@ -80,7 +80,7 @@ class GeneralText(_Tokens):
 
 
 class MemoryText(_Tokens):
-    """A corpus in memory, in the tokens of a tokenizer, which has to have them for all of it."""
+    """A corpus in memory as tokens; the tokenizer must be able to encode all of it."""
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer) -> None:
         super().__init__(corpus.train, tokenizer, corpus.name)
@@ -94,7 +94,7 @@ class MemoryText(_Tokens):
 
 
 def first_characters(text: bytes, most_bytes: int) -> bytes:
-    """The beginning of a UTF-8 text: at most so many bytes, cut between characters.
+    """The beginning of a UTF-8 text: at most ``most_bytes`` bytes, cut between characters.
 
     >>> first_characters("aß".encode(), 2)
     b'a'

@@ -1,4 +1,4 @@
-"""What a tokenizer is, and the one whose tokens are bytes."""
+"""The tokenizer protocol, and the byte tokenizer."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ __all__ = ["BYTES", "NUMBERS", "ByteTokenizer", "TextStream", "TokenNumbers", "T
 
 
 class Tokenizer(Protocol):
-    """Between UTF-8 text and tokens. A token always spells the same bytes, so that
+    """Conversion between UTF-8 text and tokens. A token always spells the same bytes, so
     ``b"".join(spellings[token] for token in encode(text))`` is the text."""
 
     begin: tuple[int, ...]
-    """The tokens that stand before a text; they spell nothing, and :meth:`encode` leaves them
-    out."""
+    """The tokens before a text; they spell nothing, and :meth:`encode` leaves them out."""
 
     end_of_text: int | None
     """The token that ends a document; it spells nothing, and :meth:`encode` never gives it."""
@@ -43,36 +42,36 @@ class Tokenizer(Protocol):
     def encode(self, text: str | bytes) -> np.ndarray:
         """The tokens of a text, int64 ``[tokens]``.
 
-        Raises ValueError if the text has a byte that no token spells; which one and where is said.
+        Raises ValueError if no token spells a byte of the text; the message says which and where.
         """
 
     def decode(self, tokens: np.ndarray | list[int]) -> str:
         """The text of tokens; bytes that are not UTF-8 become U+FFFD.
 
-        Raises ValueError if a token is not of the vocabulary.
+        Raises ValueError if a token is outside the vocabulary.
         """
 
     def last_cut(self, text: bytes) -> int:
-        """The last place where a text may be cut, whatever comes after it; 0 if there is none.
+        """The last position where a text may be cut regardless of what follows; 0 if there is none.
 
         With ``cut = last_cut(text)``, the tokens of ``text[:cut]`` and those of ``text[cut:] +
-        more`` are together the tokens of ``text + more``, so that a text of any length is encoded
-        in pieces.
+        more`` are together the tokens of ``text + more``, so a text of any length can be encoded in
+        pieces.
         """
 
     def to_json(self) -> Any:
-        """What files hold of it; the same tokenizer gives the same."""
+        """Its form in files; the same tokenizer gives the same."""
 
     @property
     def sha256(self) -> str:
-        """A hash that tells tokenizers apart, in hexadecimal."""
+        """A hash that identifies the tokenizer, in hexadecimal."""
 
 
 def as_tokens(text: str | bytes | Sequence[int] | np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-    """The tokens of a text, int64 ``[tokens]``; or what are tokens, once they are checked.
+    """The tokens of a text, int64 ``[tokens]``; tokens are checked and passed through.
 
-    Raises ValueError if the tokenizer does not have the text, or they are not whole numbers of its
-    vocabulary.
+    Raises ValueError if the tokenizer cannot encode the text, or if tokens are not whole numbers of
+    its vocabulary.
     """
     if isinstance(text, (str, bytes, bytearray)):
         return tokenizer.encode(text if isinstance(text, str) else bytes(text))
@@ -83,8 +82,8 @@ def as_tokens(text: str | bytes | Sequence[int] | np.ndarray, tokenizer: Tokeniz
 
 
 def spelled_bytes(tokenizer: Tokenizer, tokens: np.ndarray) -> int:
-    """How many bytes tokens spell: what their bits are divided by to be bits per byte. Without a
-    tokenizer each counts as one."""
+    """The number of bytes that tokens spell, the divisor for bits per byte. Without a tokenizer
+    each token counts as one."""
     if tokenizer.kind == NUMBERS.kind:
         return tokens.size
     lengths = np.array([len(spelling) for spelling in tokenizer.spellings])
@@ -114,11 +113,11 @@ class ByteTokenizer:
         return encode(data)
 
     def decode(self, tokens: np.ndarray | list[int]) -> str:
-        """The text of bytes; what is not UTF-8 becomes U+FFFD."""
+        """The text of bytes; those that are not UTF-8 become U+FFFD."""
         return decode(check_tokens(tokens, self.vocab))
 
     def to_json(self) -> str:
-        """``bytes``; how many of them there are, the shape of the model says."""
+        """``bytes``; the shape of the model gives their number."""
         return self.kind
 
     def last_cut(self, text: bytes) -> int:
@@ -132,14 +131,14 @@ class ByteTokenizer:
 
 
 BYTES = ByteTokenizer()
-"""Tokens for any text, one for each byte."""
+"""Tokens for any text, one per byte."""
 
 
-_DIGITS = 9     # more than the number of any token has
+_DIGITS = 9     # more than any token number has
 
 
 class TokenNumbers:
-    """What a model without a tokenizer has: its tokens are written as their numbers.
+    """The stand-in for a missing tokenizer: tokens are written as their numbers.
 
     >>> TokenNumbers(20).encode(" 3 17").tolist(), TokenNumbers(20).decode([3, 17])
     ([3, 17], ' 3 17')
@@ -154,11 +153,11 @@ class TokenNumbers:
 
     @cached_property
     def spellings(self) -> tuple[bytes, ...]:
-        """The number of every token after a space."""
+        """The number of every token, after a space."""
         return tuple(f" {token}".encode() for token in range(self.vocab))
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """The tokens whose numbers the text holds, int64 ``[tokens]``."""
+        """The tokens written in the text, int64 ``[tokens]``."""
         words = as_bytes(text).split()
         for word in words:
             if not word.isdigit() or len(word) > _DIGITS:
@@ -176,7 +175,7 @@ class TokenNumbers:
         return text.rfind(b" ") + 1
 
     def to_json(self) -> str:
-        """``numbers``; how many of them there are, the shape of the model says."""
+        """``numbers``; the shape of the model gives their number."""
         return self.kind
 
     @property
@@ -190,10 +189,10 @@ NUMBERS = TokenNumbers(2)
 
 
 class TextStream:
-    """Turns tokens into text, of which each piece is certain when it is given out.
+    """Turns tokens into text piece by piece; a piece is final once returned.
 
-    A character of several bytes may be spread over tokens; it is held back until its last byte is
-    there. What cannot become UTF-8 is U+FFFD.
+    A character of several bytes may span tokens; it is held back until its last byte arrives.
+    Invalid UTF-8 becomes U+FFFD.
 
     >>> from sterna.model.tokens.tokenizer import ByteTokenizer
     >>> stream = TextStream(ByteTokenizer())
@@ -210,5 +209,5 @@ class TextStream:
         return self._decoder.decode(b"".join(self._spellings[token] for token in tokens))
 
     def end(self) -> str:
-        """What is left of a character that was cut off."""
+        """The remainder of an incomplete character."""
         return self._decoder.decode(b"", final=True)

@@ -1,7 +1,6 @@
 """Training with torch: corpus to checkpoint, and the one step from floats to integers.
 
-:func:`sterna.train` puts the parts of a run together: the recipe, the order of
-the text (:mod:`.windows`), the optimiser, what changes from step to step (:mod:`.state`), the
-budget, the checkpoint, the folder (:mod:`.run_folder`), what is recorded (:mod:`.record`). Beside
-them stands :mod:`sterna.model.training.quantize`.
+:func:`sterna.train` combines the parts of a run: the recipe, the text order (:mod:`.windows`), the
+optimiser, the state (:mod:`.state`), the budget, the checkpoint, the folder (:mod:`.run_folder`)
+and the record (:mod:`.record`). :mod:`sterna.model.training.quantize` is separate.
 """

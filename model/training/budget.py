@@ -1,4 +1,4 @@
-"""How far a run has come: the fraction of its budget that the learning rate follows."""
+"""Progress of a run: the fraction of its budget, which the learning rate follows."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from sterna.model.checks import check_whole, real_number
 
 __all__ = ["Budget", "StepBudget", "TimeBudget"]
 
-# The first steps only measure the speed: at most 12, and no more than 3 if they take this part of
-# the time. Of three a median is one that was not held up.
+# The first steps only measure the speed: at most 12, or 3 if they take this part of the time. The
+# median of three tolerates one stall.
 _FEWEST_STEPS, _TRIAL_STEPS, _TRIAL_PART = 3, 12, 0.05
-# Steps whose mean is the speed. One counts for at most so many times their median: a stall tells
-# nothing of the steps to come.
+# Steps averaged for the speed. Each is capped at this multiple of their median: a stall predicts
+# nothing.
 _RECENT_STEPS, _LONGEST = 64, 4.0
-# After each step at most these parts of the steps that remain are taken off or added: going on more
-# slowly than planned spoils nothing.
+# Most of the remaining steps, as fractions, that one step may remove or add: a longer schedule does
+# no harm.
 _FASTER, _SLOWER = 0.05, 0.25
-_HASTE = 1.5    # a run that was held up goes through the rest at most this much faster
+_HASTE = 1.5    # after a stall the rest of the schedule runs at most this much faster
 
 
 class Budget(ABC):
-    """What the loop asks before each step, and tells after it."""
+    """Queried by the loop before each step and updated after it."""
 
     fraction: float
-    """The used part of the schedule, from 0 to 1."""
+    """Used fraction of the schedule, from 0 to 1."""
 
     @property
     def spent(self) -> bool:
@@ -37,15 +37,15 @@ class Budget(ABC):
 
     @abstractmethod
     def took(self, seconds: float) -> None:
-        """A step was done, in this time."""
+        """Record a step that took this time."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
+        """The state to store in a checkpoint."""
 
 
 class StepBudget(Budget):
-    """A number of steps, of which some may be done; 0 for the beginning of a run alone."""
+    """A number of steps, some of which may be done; 0 only initialises a run."""
 
     def __init__(self, steps: int, done: int = 0) -> None:
         check_whole("steps", steps, 0)
@@ -61,13 +61,13 @@ class StepBudget(Budget):
 
 
 class TimeBudget(Budget):
-    """A training time, made into a number of steps by the speed that is measured.
+    """A training time, converted to a number of steps by the measured speed.
 
-    The first steps are a trial, in which the fraction stands. Then it goes to 1 in equal strides,
-    corrected a little after each step: a stall never makes the schedule jump, and a run that was
-    held up for long ends late, but with the end of its decay. A resumed run has used
-    ``used_seconds`` and continues ``plan`` (:meth:`to_json`) if the time is the same; a longer one
-    begins with a trial, at the fraction that is used.
+    The fraction stays constant during a few trial steps, then goes to 1 in equal strides, corrected
+    slightly after each step: a stall never makes the schedule jump, and after a long one the run
+    ends late, but completes its decay. A resumed run has used ``used_seconds`` and continues
+    ``plan`` (:meth:`to_json`) if the time is the same; a longer one begins with a trial at the
+    used fraction.
     """
 
     def __init__(self, seconds: float, used_seconds: float = 0.0,
@@ -84,7 +84,7 @@ class TimeBudget(Budget):
         self._recent: deque[float] = deque(maxlen=_RECENT_STEPS)
 
     def took(self, seconds: float) -> None:
-        """Go one stride on, and correct the plan."""
+        """Advance one stride and correct the plan."""
         self._used += seconds
         self._recent.append(seconds)
         measured = len(self._recent) >= _FEWEST_STEPS
@@ -106,8 +106,8 @@ class TimeBudget(Budget):
         return {"seconds": self.seconds, "fraction": self.fraction, "remaining": self._remaining}
 
     def _steps_left(self) -> float:
-        """Steps for the rest of the schedule, at the speed of late: as many as the rest of the
-        time is for, or, after a stall, as hurrying allows."""
+        """Steps for the rest of the schedule at the recent speed: as many as fit into the remaining
+        time, or, after a stall, as ``_HASTE`` allows."""
         most = _LONGEST * statistics.median(self._recent)
         step = statistics.fmean(min(each, most) for each in self._recent)
         on_time = self.seconds - self._used

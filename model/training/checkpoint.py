@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: written whole or not at all, read without running code."""
+"""Checkpoints of a training run: written atomically, read without running code."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = [
 
 _FORMAT = "sterna-checkpoint-4"
 _DIGEST_BYTES = hashlib.sha256().digest_size
-_SAFETENSORS = b'{"'    # after the eight bytes of its length, the header of such a file
+_SAFETENSORS = b'{"'    # start of a safetensors header, after its length in eight bytes
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be read, or does not belong to the run that wants it."""
+    """A checkpoint cannot be read, or belongs to another run."""
 
 
 class NotFiniteError(CheckpointError, FloatingPointError):
@@ -38,34 +38,34 @@ class NotFiniteError(CheckpointError, FloatingPointError):
 
 @dataclass(slots=True)
 class Checkpoint:
-    """All that a training run needs to go on, exactly."""
+    """Everything needed to resume a training run exactly."""
 
     config: ModelConfig
-    recipe: dict[str, Any]          # flat; what it leaves out has its default
-    corpus_name: str                # of the text that was trained on
+    recipe: dict[str, Any]          # flat; missing fields have their defaults
+    corpus_name: str                # of the training text
     corpus_sha256: str
     seed: int
     step: int                       # optimiser steps done
     seconds: float                  # training time so far, over all sessions
     weights: dict[str, Tensor]      # state dictionary of the model
-    optimizer: dict[str, Any]       # that of the optimiser
+    optimizer: dict[str, Any]       # state dictionary of the optimiser
     carried: ModelState             # after the last window
     train_bpb: float | None = None      # running mean of the training loss in bits per byte
     heldout_bpb: float | None = None    # last measure
     tokenizer: Tokenizer = BYTES
-    profile: NumericProfile = S16       # that was trained for; the file has its name
+    profile: NumericProfile = S16       # trained for; stored by name
     budget: dict[str, Any] | None = None        # to_json() of it
     average: dict[str, Tensor] | None = None    # of the weights, used in their place
-    data_folder: str | None = None      # where the data folder was that was trained on
-    text_file: str | None = None        # where the text file was
-    # What computed the steps, one name after the other: the last digits of weights depend on it.
+    data_folder: str | None = None      # path of the data folder trained on
+    text_file: str | None = None        # path of the text file trained on
+    # Backends that computed the steps, in order: the last digits of weights depend on them.
     computed_with: tuple[str, ...] = ()
-    skipped: int = 0                # steps that changed no weight: their gradient was not finite
-    general_sha256: str | None = None   # of the general text that was trained on first
+    skipped: int = 0                # steps that changed no weight: non-finite gradient
+    general_sha256: str | None = None   # of the general text trained on first
 
     def model(self, *, averaged: bool = True) -> LanguageModel:
-        """Return the model with these weights, on the CPU; with their average, if there is one,
-        unless ``averaged`` is false.
+        """Return the model on the CPU with these weights, or their average if there is one and
+        ``averaged`` is true.
         """
         model = LanguageModel(self.config, profile=self.profile)
         model.load_state_dict({**self.weights, **((averaged and self.average) or {})})
@@ -78,8 +78,8 @@ class Checkpoint:
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
-    """Write ``checkpoint`` to ``path``, as ``torch.save`` does and with the SHA-256 of that at its
-    end: to a file beside it first, which then takes its name."""
+    """Write ``checkpoint`` atomically to ``path``, in the format of ``torch.save`` followed by its
+    SHA-256."""
     content = {name: getattr(checkpoint, name) for name in Checkpoint.__slots__}
     content["config"] = checkpoint.config.to_json()
     content["tokenizer"] = checkpoint.tokenizer.to_json()
@@ -93,7 +93,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint that :func:`save_checkpoint` wrote, or that of the folder of a run."""
+    """Read a checkpoint written by :func:`save_checkpoint`, or the one in a run folder."""
     path = Path(path)
     if path.is_dir():
         check_unpublished(path, CheckpointError)
@@ -115,7 +115,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """What is in the file, if it is what was written."""
+    """The content of the file, after checking its integrity."""
     try:
         data = path.read_bytes()
     except OSError as error:

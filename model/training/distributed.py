@@ -1,7 +1,7 @@
-"""Training over many processes: the group, and a model laid out over it: copies (DDP), or a part
-of each weight (FSDP2).
+"""Training over many processes: the group, and a model distributed over it as copies (DDP) or
+shards (FSDP2).
 
-Knows nothing of runs; :mod:`sterna.model.training` puts it to use.
+Knows nothing of runs; used by :mod:`sterna.model.training`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = [
 _Result = TypeVar("_Result")
 
 _POLL_S = 0.02
-# Threads of gloo let go of their last tensors by themselves, for which they need Python: an
-# interpreter that has ended by then aborts, with "terminate called without an active exception".
+# Threads of gloo release their last tensors on their own, which needs Python: if the interpreter
+# has ended by then, it aborts with "terminate called without an active exception".
 _SETTLING_S = 0.2
 
 
 class Processes:
-    """This process, which computes on ``device``, among those of its run; one of one, if there is
+    """This process, which computes on ``device``, among those of its run; the only one if there is
     no process group."""
 
     def __init__(self, device: torch.device) -> None:
@@ -66,7 +66,7 @@ class Processes:
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def gather(self, numbers: Sequence[float]) -> list[list[float]]:
-        """The same few numbers of every process, first to last, without rounding."""
+        """A few numbers of every process, in rank order, without rounding."""
         if self.size == 1:
             return [[float(each) for each in numbers]]
         own = torch.tensor(numbers, dtype=torch.float64, device=self.device)
@@ -75,14 +75,14 @@ class Processes:
         return torch.stack(found).tolist()
 
     def every(self, value: _Result) -> list[_Result]:
-        """What each process has for ``value``, first to last; anything that can be pickled."""
+        """The ``value`` of each process, in rank order; anything that can be pickled."""
         found = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(found, value)
         return found
 
     def first_says(self, value: _Result) -> _Result:
-        """What the first process has for ``value``."""
+        """The ``value`` of the first process."""
         if self.size == 1:
             return value
         told = [value]
@@ -90,8 +90,8 @@ class Processes:
         return told[0]
 
     def on_first(self, call: Callable[[], _Result]) -> _Result | None:
-        """Call a function on the first process, for which the others wait; return its result there,
-        and None elsewhere. An error that it raises, all raise."""
+        """Call a function on the first process while the others wait; return its result there and
+        None elsewhere. An error is raised on every process."""
         result, error = None, None
         if self.is_first:
             try:
@@ -107,7 +107,7 @@ class Processes:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error as another process can be told: of a type that every process has."""
+    """The error as one that can be sent: of a type that every process has."""
     for kind in (FloatingPointError, ValueError, OSError):
         if isinstance(error, kind):
             return kind(str(error))
@@ -116,18 +116,17 @@ def _portable(error: Exception) -> Exception:
 
 @contextmanager
 def joined(device: Callable[[int | None], torch.device]) -> Iterator[Processes]:
-    """Join the processes that a launcher such as torchrun started, through gloo or NCCL, for as
-    long as this lasts; without a launcher it is one process, and no group is made. A group that
-    exists is used, and left as it is. ``device`` gives the device of the process with this number
-    on its machine; None if it is alone."""
+    """Context that joins the processes started by a launcher such as torchrun, through gloo or
+    NCCL. Without a launcher there is one process and no group. An existing group is used and left
+    as it is. ``device`` maps the local rank, None if alone, to the device."""
     place = device(local_rank())
     if dist.is_initialized() or not is_launched():
         yield Processes(place)
         return
     if place.type == "cuda":
         torch.cuda.set_device(place)
-    # A handler of Python's would not run while the process waits in C++ for others that are gone,
-    # and the launcher would wait for half a minute before it starts them anew.
+    # A Python handler would not run while the process waits in C++ for processes that have ended,
+    # and the launcher would wait half a minute before restarting them.
     with on_signal(signal.SIGTERM, signal.SIG_DFL), _lost_processes_named():
         _make_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
         try:
@@ -138,8 +137,8 @@ def joined(device: Callable[[int | None], torch.device]) -> Iterator[Processes]:
 
 
 def _make_group(backend: str) -> None:
-    """Meet the other processes, in a corner of the store that is that of this attempt: torchrun
-    starts processes anew with the store of before, where addresses of ended processes stand."""
+    """Form the group under a store prefix unique to this attempt: torchrun restarts processes with
+    the same store, which still holds addresses of ended ones."""
     store, rank, size = next(iter(dist.rendezvous("env://")))
     dist.init_process_group(backend, store=dist.PrefixStore(meet(store, rank, size), store),
                             rank=rank, world_size=size)
@@ -148,11 +147,11 @@ def _make_group(backend: str) -> None:
 def meet(
     store: dist.Store, rank: int, size: int, timeout: timedelta = timedelta(minutes=30),
 ) -> str:
-    """A word that the living processes alone agree on, whatever ended ones left in the store.
+    """A word that only the living processes agree on, whatever ended ones left in the store.
 
-    Each of the others leaves a word of its own and waits for an answer to it. The first answers
-    whatever it finds, again and again, until all have come. (TORCHELASTIC_RESTART_COUNT would not
-    do: launchers on several machines may count differently.)
+    Every process but the first stores a random word and waits for an answer to it. The first
+    repeatedly answers all words in the store, until all processes have joined.
+    (TORCHELASTIC_RESTART_COUNT would not do: launchers on several machines may count differently.)
     """
     own, deadline = uuid.uuid4().hex, time.monotonic() + timeout.total_seconds()
     try:
@@ -177,7 +176,7 @@ def meet(
 
 @contextmanager
 def _lost_processes_named() -> Iterator[None]:
-    """Turn what torch raises when another process is gone into one line."""
+    """Turn torch's errors about a lost process into one line."""
     try:
         yield
     except RuntimeError as error:
@@ -191,16 +190,16 @@ def _lost_processes_named() -> Iterator[None]:
 
 
 LAYOUTS = ("ddp", "fsdp")
-"""``ddp``: every process has all weights and moments. ``fsdp``: each has its part of them, and
-gathers the weights of a block while it computes the block."""
+"""``ddp``: every process holds all weights and moments. ``fsdp``: each holds a shard, and gathers
+the weights of a block while computing it."""
 
 
 def laid_out(model: LanguageModel, layout: str | None, processes: Processes) -> nn.Module:
-    """Lay a model, which is on the CPU, out over the processes, in one of :data:`LAYOUTS` (None:
-    ``ddp`` if there is more than one), and return the module to be called in its place.
+    """Distribute a model on the CPU over the processes in one of :data:`LAYOUTS` (None: ``ddp`` if
+    there is more than one); return the module to call instead.
 
     Under ``fsdp`` parameters are replaced in place. Weights stay float32 and a block gathers them
-    whole, so that the scale of a ternary matrix is the mean over all of it.
+    whole, so that the scale of a ternary matrix is the mean over the whole matrix.
     """
     if layout is not None and layout not in LAYOUTS:
         raise ValueError(f"parallel must be {' or '.join(LAYOUTS)}, got {layout!r}")
@@ -215,7 +214,7 @@ def laid_out(model: LanguageModel, layout: str | None, processes: Processes) -> 
         for block in model.blocks():
             fully_shard(block, mesh=processes.mesh)
         fully_shard(model, mesh=processes.mesh)
-        # Logits are a view, time first or batch first; nobody changes them in place.
+        # Logits are a view, time or batch first, and are never modified in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
         return model
     model.to(processes.device)
@@ -227,9 +226,9 @@ def laid_out(model: LanguageModel, layout: str | None, processes: Processes) -> 
 
 
 def gather_for_backward(model: LanguageModel, from_weights: bool) -> None:
-    """Under ``fsdp``, have blocks gather weights for the backward pass only if they need them: a
-    ternary projection keeps its codes; float weights, gains, a block that is computed again and
-    gradients ``from_weights`` (in floats, or compiled) do not."""
+    """Under ``fsdp``, make blocks gather weights for the backward pass only if needed: a ternary
+    projection keeps its codes; float weights, gains, recomputed blocks and gradients
+    ``from_weights`` (in floats, or compiled) need them."""
     for block in model.blocks():
         if isinstance(block, FSDPModule):
             block.set_unshard_in_backward(from_weights or block.recomputes or any(
@@ -239,8 +238,7 @@ def gather_for_backward(model: LanguageModel, from_weights: bool) -> None:
 
 @contextmanager
 def local_gradients(module: nn.Module) -> Iterator[None]:
-    """Within it a backward pass adds to the gradients of this process; the next outside sends the
-    sum."""
+    """Context in which backward passes accumulate locally; the next one outside reduces the sum."""
     if isinstance(module, DistributedDataParallel):
         with module.no_sync():
             yield
@@ -260,12 +258,13 @@ def own(tensor: Tensor) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor; every process that holds a part must ask."""
+    """The whole tensor; every process that holds a part must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def like(tensor: Tensor, pattern: Tensor) -> Tensor:
-    """A tensor laid out as ``pattern``; one that is whole every process has. Sends nothing."""
+    """A tensor, whole on every process or already sharded, laid out as ``pattern``. Sends nothing.
+    """
     if not isinstance(pattern, DTensor) or isinstance(tensor, DTensor):
         return tensor
     return distribute_tensor(tensor.to(pattern.device), pattern.device_mesh, pattern.placements,
@@ -273,7 +272,7 @@ def like(tensor: Tensor, pattern: Tensor) -> Tensor:
 
 
 def batch_in_parts(part: Tensor, processes: Processes) -> Tensor:
-    """A tensor whose first dimension is the batch, of which each process has its columns."""
+    """A tensor sharded over its first dimension, the batch."""
     if not processes.grouped:
         return part
     return DTensor.from_local(part, processes.mesh, [Shard(0)], run_check=False)

@@ -1,4 +1,4 @@
-"""How good the float model is on held-out text."""
+"""Evaluation of the float model on held-out text."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ __all__ = ["heldout_of_run", "heldout_window", "measure_heldout"]
 
 
 def heldout_of_run(checkpoint: Checkpoint) -> bytes | None:
-    """The held-out part of the text that was trained on, as training measures it: of the data
-    folder or file that the checkpoint names, or of the built-in text; None if nobody knows where
-    the text is.
+    """The held-out part of the training text, as training measures it: of the data folder or file
+    that the checkpoint names, or of the built-in text; None if its location is unknown.
     """
     if checkpoint.data_folder is not None:
         place, read = f"data folder of the run, {checkpoint.data_folder},", _of_folder
@@ -60,7 +59,7 @@ def _of_folder(checkpoint: Checkpoint) -> bytes | None:
 
 
 def _same_text(checkpoint: Checkpoint, corpus: Corpus) -> bytes | None:
-    """What a corpus holds out, as it is or in ASCII, if it is what was trained on; else None."""
+    """The held-out part of a corpus, as it is or in ASCII, if it was trained on; else None."""
     for each in (corpus, corpus.as_ascii()):
         if each.sha256 == checkpoint.corpus_sha256:
             return first_characters(each.heldout, HELDOUT_BYTES)
@@ -68,8 +67,8 @@ def _same_text(checkpoint: Checkpoint, corpus: Corpus) -> bytes | None:
 
 
 def heldout_window(model: LanguageModel, recipe: TrainRecipe) -> int | None:
-    """The window of the measure: the recipe's; else None, which carries the state through the
-    text, or, if the state grows with the text, the window of training."""
+    """The evaluation window: the recipe's; by default None, which carries the state through the
+    text, or the training window if the state grows with the text."""
     if recipe.eval_window is not None:
         return recipe.eval_window
     return None if model.state_is_bounded else recipe.window
@@ -79,7 +78,7 @@ def measure_heldout(
     model: LanguageModel, text: bytes, recipe: TrainRecipe, tokenizer: Tokenizer = BYTES, *,
     sequences: int = 16, progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
-    """Bits per byte of a text; ``progress`` gets the number of predictions so far, and of all."""
+    """Bits per byte of a text; ``progress`` gets the numbers of predictions so far and in total."""
     found = measured(model, text, sequences=sequences, window=heldout_window(model, recipe),
                      tokenizer=tokenizer, progress=progress)
     if not math.isfinite(found.bits_per_byte):

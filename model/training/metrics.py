@@ -1,6 +1,5 @@
-"""The figures of a training run in CSV files that grow while it goes on, reading them back, and the
-plot of its loss: losses in ``metrics.csv``, shares of ternary codes in ``codes.csv``. Without
-torch.
+"""CSV files of a training run, written as it goes, and the plot of its loss: losses in
+``metrics.csv``, shares of ternary codes in ``codes.csv``. Without torch.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ def _csv_text(rows: Iterable[Sequence[object]]) -> str:
 
 
 def _read_rows(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """The rows below the header of a CSV file, each after its place (``x.csv, line 2``); not a last
-    line without an end, at which a run was killed."""
+    """The rows below the header of a CSV file, each after its location (``x.csv, line 2``); skips
+    an unterminated last line, left by a killed run."""
     text = read_text(path, at_least=0).decode()
     lines = io.StringIO(text[:text.rfind("\n") + 1], newline="")
     try:
@@ -52,12 +51,12 @@ def _read_rows(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[str, 
 
 
 class StepFile:
-    """A file of entries, each of which begins with its step, in the order of the steps.
+    """A file of entries in step order, each beginning with its step.
 
     A resumed run repeats the steps after its checkpoint, so entries up to ``resume_step`` are kept.
     """
 
-    head = ""                                       # what the file begins with
+    head = ""                                       # start of the file
     entry = re.compile(r"^(\d+),.*\n", re.M)        # its step is the first group
 
     def __init__(self, path: str | Path, resume_step: int = 0) -> None:
@@ -73,7 +72,7 @@ class StepFile:
         self._file = open(path, "a", newline="", encoding="utf-8")  # noqa: SIM115  (until close())
 
     def append(self, text: str) -> None:
-        """Append the text of an entry; at once on disk."""
+        """Append the text of an entry and flush it."""
         self._file.write(text)
         self._file.flush()
 
@@ -86,19 +85,19 @@ _FORMATS = {"step": ".0f", "seconds": ".2f", "tokens": ".0f", "train_bpb": ".5f"
             "heldout_bpb": ".5f", "lr": ".6g", "flips": ".6g", "zeros": ".5f",
             "gradient_norm": ".6g", "skipped": ".0f"}
 COLUMNS = tuple(_FORMATS)
-"""Columns of a ``metrics.csv``; a cell without a figure is empty. Flips are the share of all
-ternary codes that this one step changed, zeros the share that is 0 after it. The norm of the
-gradient is that before it is clipped; skipped are the steps so far that changed nothing, as
-their gradient was not finite."""
+"""Columns of a ``metrics.csv``; missing figures are empty cells. Flips are the share of all ternary
+codes that this one step changed, zeros the share that is 0 after it. The gradient norm is that
+before clipping; skipped counts the steps so far that changed nothing, as their gradient was not
+finite."""
 
 
 class MetricsWriter(StepFile):
-    """A ``metrics.csv``: at some steps, a row of figures."""
+    """A ``metrics.csv``: a row of figures for some steps."""
 
     head = _csv_text([COLUMNS])
 
     def add(self, row: Mapping[str, float | None]) -> None:
-        """Append a row; a figure that is missing, None or NaN leaves its cell empty."""
+        """Append a row; missing, None and NaN become empty cells."""
         figures = ((row.get(name), form) for name, form in _FORMATS.items())
         self.append(_csv_text([["" if value is None or value != value else format(value, form)
                                 for value, form in figures]]))
@@ -121,14 +120,14 @@ _CODES_COLUMNS = ("step", "projection", "flips", "zeros")
 
 @dataclass(frozen=True, slots=True)
 class CodeShares:
-    """Of the codes of a matrix: the share that one step changed, and the share that is zero."""
+    """Shares of a matrix's codes: changed by one step, and zero."""
 
     flips: float
     zeros: float
 
 
 class CodesWriter(StepFile):
-    """A ``codes.csv``: at some steps, a row for each projection."""
+    """A ``codes.csv``: a row per projection for some steps."""
 
     head = _csv_text([_CODES_COLUMNS])
 
@@ -150,7 +149,7 @@ def read_codes(path: str | Path) -> dict[int, dict[str, CodeShares]]:
     return found
 
 
-_NAMED = 6      # so many spikes, the largest, are given with their values
+_NAMED = 6      # largest spikes labelled with their values
 
 
 def plot_loss(metrics_path: str | Path, image_path: str | Path, *, title: str) -> None:
@@ -168,7 +167,7 @@ def plot_loss(metrics_path: str | Path, image_path: str | Path, *, title: str) -
 
 def draw_loss(figure: Figure, metrics_path: str | Path, *, title: str = "") -> None:
     """Draw training and held-out bits per byte against the bytes trained on, in the scale of
-    :func:`loss_limits`; what is beyond it is marked at the edge, with the value of its peak."""
+    :func:`loss_limits`; values beyond it are marked at the edge, with their peak."""
     columns = read_metrics(metrics_path)
     millions = [tokens / 1e6 for tokens in columns["tokens"]]
     axes = figure.add_subplot()
@@ -194,8 +193,8 @@ def draw_loss(figure: Figure, metrics_path: str | Path, *, title: str = "") -> N
 
 
 def loss_limits(values: Sequence[float]) -> tuple[float, float]:
-    """Bottom and top of the scale for losses: the 5th and the 95th percentile and once their
-    distance on either side, or the extremes where these are nearer, and a margin.
+    """Bottom and top of the loss scale: the 5th and 95th percentiles widened on both sides by their
+    distance, or the extremes if these are nearer, plus a margin.
 
     >>> loss_limits([2.0, 1.0] * 20 + [50.0])
     (0.88, 3.12)
@@ -211,6 +210,6 @@ def loss_limits(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _peaks(values: Sequence[float], top: float) -> list[int]:
-    """Where the largest value of each run above the scale is."""
+    """Index of the largest value of each run above the scale."""
     runs = itertools.groupby(range(len(values)), key=lambda at: values[at] > top)
     return [max(run, key=lambda at: values[at]) for above, run in runs if above]

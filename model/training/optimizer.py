@@ -1,4 +1,4 @@
-"""The optimiser of a training run, and the average of the weights that it makes."""
+"""The optimiser of a training run, and the average of its weights."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def adamw(model: nn.Module, recipe: TrainRecipe) -> torch.optim.AdamW:
-    """AdamW in four groups: embeddings, matrices of projections (which decay), their gains, and the
-    rest; a group has ``lr_factor``, by which the learning rate of a step is to be multiplied."""
+    """AdamW in four groups: embeddings, projection matrices (the only ones with weight decay),
+    their gains, and the rest; each group has ``lr_factor``, which scales the learning rate."""
     embeddings = [each.weight for each in model.modules() if isinstance(each, nn.Embedding)]
     matrices = [each.weight for each in model.modules() if isinstance(each, Projection)]
     gains = [each.gain for each in model.modules()
@@ -42,8 +42,8 @@ def adamw(model: nn.Module, recipe: TrainRecipe) -> torch.optim.AdamW:
 def set_learning_rate(
     optimizer: torch.optim.Optimizer, lr: float, weight_decay: float,
 ) -> None:
-    """Give every group of :func:`adamw` its share of the learning rate of the next step, and the
-    weight decay to the one that decays."""
+    """Set the scaled learning rate of every group of :func:`adamw` for the next step, and the
+    weight decay of the one that decays."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group["lr_factor"]
         if group["decays"]:
@@ -51,8 +51,8 @@ def set_learning_rate(
 
 
 def restore_adamw(optimizer: torch.optim.AdamW, moments: dict[int, Any]) -> None:
-    """Take over the moments of ``optimizer.state_dict()`` of the same model, whole or laid out as
-    the parameters are; the settings stay those of the recipe."""
+    """Load the moments of ``optimizer.state_dict()`` of the same model, whole or distributed like
+    the parameters; the settings stay those of the recipe."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"param_groups": groups, "state": {
@@ -61,29 +61,29 @@ def restore_adamw(optimizer: torch.optim.AdamW, moments: dict[int, Any]) -> None
 
 
 class WeightAverage:
-    """``average += (1 - decay) * (weights - average)`` after every step (Polyak averaging),
-    beginning with the weights of the model, which are soon forgotten: the decay of step ``t`` is at
-    most ``(1 + t) / (10 + t)``. Codes are made of the average."""
+    """``average += (1 - decay) * (weights - average)`` after every step (Polyak averaging). The
+    initial weights are soon forgotten: the decay of step ``t`` is at most
+    ``(1 + t) / (10 + t)``. Codes are made from the average."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._parameters, self._decay = dict(model.named_parameters()), decay
         self.weights = {name: each.detach().clone() for name, each in self._parameters.items()}
-        """The average, by the names of the parameters."""
+        """The average, by parameter name."""
 
     @torch.no_grad()
     def follow(self, step: int) -> None:
-        """Take in the weights after step ``step`` (from 0)."""
+        """Update the average with the weights after step ``step`` (from 0)."""
         decay = min(self._decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(
             list(self.weights.values()), list(self._parameters.values()), 1.0 - decay)
 
     def restore(self, weights: dict[str, Tensor]) -> None:
-        """Go on from ``weights``, by the same names."""
+        """Continue from ``weights``, by the same names."""
         for name, each in self.weights.items():
             each.copy_(weights[name])
 
     def exchange(self) -> None:
-        """Give the model the average, and take its weights; again, and both are as before."""
+        """Swap the weights of the model and the average; a second call undoes it."""
         for name, parameter in self._parameters.items():
             parameter.data, self.weights[name] = self.weights[name], parameter.data
 

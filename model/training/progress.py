@@ -1,6 +1,6 @@
-"""How a training run tells what it does: a bar on a terminal, plain lines otherwise.
+"""Progress display of a training run: a bar on a terminal, plain lines otherwise.
 
-It goes to standard error, where it never mixes with results.
+Written to standard error, so that it never mixes with results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TrainProgress:
-    """Where a training run is, after so many steps and seconds."""
+    """Progress of a training run after some steps and seconds."""
 
     fraction: float             # of the budget
     step: int
@@ -28,7 +28,7 @@ class TrainProgress:
     train_bpb: float            # running mean of the training loss, in bits per byte
     heldout_bpb: float | None   # the last measure
     tokens_per_second: float    # of this session
-    skipped: int = 0            # steps that were not finite and changed nothing
+    skipped: int = 0            # non-finite steps, which changed nothing
 
     def __str__(self) -> str:
         held = "" if self.heldout_bpb is None else f"  held-out {self.heldout_bpb:.3f}"
@@ -38,14 +38,14 @@ class TrainProgress:
 
 
 class TrainReporter:
-    """What :func:`sterna.train` tells; shows nothing. Extend it to show a run
+    """Receives the progress of :func:`sterna.train`; shows nothing. Extend it to show a run
     elsewhere."""
 
     def update(self, progress: TrainProgress) -> None:
-        """Note the progress; called after every step, so it returns quickly."""
+        """Note the progress; called after every step, so it must return quickly."""
 
     def measured(self, done: int, total: int) -> None:
-        """Note how many of the predictions of the held-out text are measured."""
+        """Note how many held-out predictions are done."""
 
     def message(self, text: str) -> None:
         """Show one line of text."""
@@ -64,17 +64,17 @@ class LineReporter(TrainReporter):
     def update(self, progress: TrainProgress) -> None:
         """Print the progress if the interval has passed."""
         left = ""
-        if progress.fraction:       # 0 as long as a run for a time measures its speed
+        if progress.fraction:       # 0 while a timed run measures its speed
             seconds = progress.seconds * (1.0 / progress.fraction - 1.0)
             left = f"  {timedelta(seconds=round(seconds))} left"
         self._say(f"{progress.fraction:4.0%}  {progress}{left}")
 
     def measured(self, done: int, total: int) -> None:
-        """Print how far it is, if the interval has passed."""
+        """Print the progress of the evaluation if the interval has passed."""
         self._say(f"{done / total:.0%} of the held-out text is measured")
 
     def message(self, text: str) -> None:
-        """Print one line to standard error; nowhere if that is closed."""
+        """Print one line to standard error, unless it is closed."""
         if sys.stderr is not None:
             print(text, file=sys.stderr, flush=True)
 
@@ -100,7 +100,7 @@ class BarReporter(TrainReporter):
         self._progress.update(self._task, completed=progress.fraction, figures=str(progress))
 
     def measured(self, done: int, total: int) -> None:
-        """Say beside the bar how far it is."""
+        """Show the progress of the evaluation beside the bar."""
         self._progress.update(self._task, figures=f"measuring held-out text: {done / total:.0%}")
 
     def message(self, text: str) -> None:

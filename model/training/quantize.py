@@ -1,5 +1,5 @@
 """From the trained float model to the quantised one: the only place where floats become
-integers, once, in the trainer's float32."""
+integers, in the trainer's float32."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def quantize(
     model: LanguageModel, profile: NumericProfile, provenance: dict[str, Any] | None = None,
     tokenizer: Tokenizer = BYTES,
 ) -> QuantizedModel:
-    """Quantise a trained model, whose config becomes the file's, to the formats of a profile.
+    """Quantise a trained model to the formats of a profile; the file gets its config.
 
-    Each matrix is ternarised by the same function, in the same float32, as in training. The record
-    ``provenance`` of where the model comes from is plain JSON; ``tokenizer`` is what the model was
-    trained with. Raises ValueError if the mixers have no integer form, a weight is not finite or a
+    Each matrix is ternarised by the same function, in the same float32, as in training.
+    ``provenance``, the record of the model's origin, is plain JSON; ``tokenizer`` is the one used
+    in training. Raises ValueError if the mixers have no integer form, a weight is not finite or a
     scale cannot be represented.
     """
     model.config.check_integer_form()
@@ -62,11 +62,11 @@ def quantize_checkpoint(
     path: str | Path, profile: NumericProfile | None = None, *, heldout: bytes | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> QuantizedModel:
-    """Quantise a checkpoint, by default to the profile that was trained for, measure float and
-    integer model, and record where it is from.
+    """Quantise a checkpoint, by default to the profile it was trained for, measure the float and
+    the integer model, and record the origin.
 
     Both are measured on ``heldout``, UTF-8; by default on the held-out part of the training text,
-    if it is still at hand. ``note`` is called with a line of text before each stage. Raises
+    if still available. ``note`` is called with a line of text before each stage. Raises
     CheckpointError if the file is missing, damaged or something else; ValueError if the model
     cannot be quantised.
     """
@@ -107,11 +107,11 @@ def evaluate_checkpoint(
     checkpoint: Checkpoint, text: bytes, *, sequences: int = 16,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
-    """Measure the float model of a checkpoint, as :func:`sterna.evaluate`
-    does an integer model; but in windows, each from the start, if the recipe says so or a mixer's
-    state grows with the text. ``progress`` gets the number of predictions so far, and of all.
+    """Measure the float model of a checkpoint, as :func:`sterna.evaluate` does an integer model;
+    but in windows, each from the initial state, if the recipe says so or a mixer's state grows
+    with the text. ``progress`` gets the numbers of predictions so far and in total.
 
-    Raises ValueError if the text is too short, or has a byte that the model does not know;
+    Raises ValueError if the text is too short or has a byte unknown to the model;
     FloatingPointError if the weights or the loss are not finite.
     """
     return measure_heldout(
@@ -120,7 +120,7 @@ def evaluate_checkpoint(
 
 
 def _heldout_of(checkpoint: Checkpoint, note: Callable[[str], None]) -> bytes | None:
-    """The held-out part of the text trained on; None if it is not at hand, which is noted."""
+    """The held-out part of the training text; None, with a note, if it is not available."""
     try:
         found = heldout_of_run(checkpoint)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""What a run is told: the recipe, every number that decides what a step does; how it is computed;
-what is recorded; and all of these by name, as a recipe file (TOML) and ``--set`` of ``sterna
-train`` give them. Without torch.
+"""Settings of a run: the recipe (every number that affects a step), the execution and the record;
+and all of these by name, as in a recipe file (TOML) and ``--set`` of ``sterna train``. Without
+torch.
 """
 
 from __future__ import annotations
@@ -23,62 +23,61 @@ __all__ = [
 ]
 
 ORDERS = ("random", "epoch")
-"""How windows that do not follow each other lie: anywhere, drawn anew for each, which suits small
-texts; or side by side, all of them read once, shuffled, before any is read again."""
+"""How independent windows are placed: each drawn anew, anywhere, which suits small texts; or side
+by side, all read once in shuffled order before any is read again."""
 SCHEDULES = ("cosine", "two-stage")
-"""How the learning rate falls: along a cosine, or in two straight lines, of which the second begins
-lower and goes without weight decay (BitNet b1.58 2B4T, arXiv 2504.12285, section 2.2)."""
+"""How the learning rate falls: along a cosine, or in two straight lines, the second starting lower
+and without weight decay (BitNet b1.58 2B4T, arXiv 2504.12285, section 2.2)."""
 
 HELDOUT_BYTES = 1 << 16
-"""Of the held-out text so much is measured, unless another number is asked for."""
+"""Default number of bytes of held-out text to measure."""
 
 _MOST_THREADS = 1024
 _FIRST_STAGE = 0.5
 _STAGES = ((1.0, 8 / 15), (1 / 3, 0.0))
-"""Where the learning rate begins and ends in both stages, as parts of the peak: those of that
-report's small model, 1.5e-3 to 8e-4 and 5e-4 to nothing."""
+"""Start and end of the learning rate in both stages, as fractions of the peak: those of that
+report's small model, 1.5e-3 to 8e-4 and 5e-4 to zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainRecipe:
-    """How to train; the defaults are what measurement chose for small models."""
+    """Training hyperparameters; the defaults were chosen by measurement for small models."""
 
     lr: float = 1e-2                    # peak learning rate
-    embedding_lr_factor: float = 3.0    # the embedding learns this much faster
-    # The gains of matrices learn this much faster; with 0 they stay at one, against overfitting.
+    embedding_lr_factor: float = 3.0    # factor on the learning rate of the embedding
+    # The same for the gains of matrices; with 0 they stay at one, against overfitting.
     gain_lr_factor: float = 1.0
     batch: int = 8                      # windows per step
     window: int = 128                   # tokens predicted per window
     beta1: float = 0.9                  # of AdamW
     beta2: float = 0.99
-    # Of the matrices of projections. It is strong, as it keeps the latent weights small compared
-    # with a step: codes can still change late in training, and without it a small text is soon
-    # learnt by heart.
+    # Of projection matrices. Strong, to keep latent weights small relative to a step, so that codes
+    # can still change late in training; without it a small text is soon memorised.
     weight_decay: float = 0.3
     warmup_steps: int = 50              # of linear warm-up
-    final_lr_fraction: float = 0.02     # the learning rate falls to this part of its peak
-    clip_norm: float = 1.0              # limit of the gradient's norm
-    # Whether a window follows the one before it, with the recurrent state carried over; otherwise
-    # they start from the zero state.
+    final_lr_fraction: float = 0.02     # the learning rate falls to this fraction of its peak
+    clip_norm: float = 1.0              # limit of the gradient norm
+    # Whether each window continues the previous one with its recurrent state; otherwise windows
+    # start from the zero state.
     carry_state: bool = False
-    # The windows of a step are read in so many parts, one after the other, whose gradients are
-    # added up: less memory, and the same step but for rounding.
+    # Parts in which the windows of a step are read, one after the other, accumulating gradients:
+    # less memory, and the same step but for rounding.
     accumulate: int = 1
     order: str = "random"               # one of ORDERS
-    # The held-out text is read in windows of so many tokens, each from the zero state. None carries
-    # the state through the text if it does not grow, and is else the window of training.
+    # Tokens per held-out window, each from the zero state. None: carry the state through the text
+    # or, if it grows with the text, use the training window.
     eval_window: int | None = None
     schedule: str = "cosine"            # one of SCHEDULES
-    # In this first part of the budget projections compute in full precision: neither weights nor
-    # activations are quantised. For ternary weights only.
+    # For this initial fraction of the budget neither weights nor activations of projections are
+    # quantised. For ternary weights only.
     float_start: float = 0.2
-    # Decay of an average of the weights over the steps, which is what is measured and used; 0 keeps
-    # none. In the first steps it is lower, (1 + step) / (10 + step).
+    # Decay of the moving average of the weights, which is measured and used in their place; 0 for
+    # no average. Lower in the first steps: (1 + step) / (10 + step).
     ema: float = 0.0
-    # If there is a text of a more general kind, a window is from it with this probability in the
-    # beginning; it falls in a straight line to none at the end.
+    # Initial probability that a window is drawn from the general text, if there is one; falls
+    # linearly to zero at the end.
     general_share: float = 0.8
-    # Whether the state starts anew at the token that ends a document.
+    # Whether the state is reset at the token that ends a document.
     reset_at_documents: bool = False
 
     def __post_init__(self) -> None:
@@ -115,15 +114,15 @@ class TrainRecipe:
 
     @classmethod
     def of(cls, weights: str, **given: Any) -> TrainRecipe:
-        """The recipe for a kind of weights (``ModelConfig.weights``) with what is ``given``: float
-        weights take smaller steps and little decay, as there are no codes to be changed."""
+        """The recipe for a kind of weights (``ModelConfig.weights``) with the ``given`` settings:
+        float weights take smaller steps and little decay, as they have no codes to flip."""
         smaller = {"lr": 3e-3, "weight_decay": 0.1, "float_start": 0.0}
         return cls(**{**(smaller if weights == "float" else {}), **given})
 
     def carried_over(self, lr_width: int, width: int) -> TrainRecipe:
-        """The recipe of a model of ``lr_width`` channels for one of ``width`` channels: the best
-        learning rate is in inverse proportion to the width (``benchmarks/lr_transfer.py``), as
-        that of hidden matrices is with Adam in arXiv 2203.03466, table 3.
+        """The recipe of a model of ``lr_width`` channels, transferred to ``width`` channels: the
+        best learning rate is inversely proportional to the width (``benchmarks/lr_transfer.py``),
+        as for hidden matrices with Adam in arXiv 2203.03466, table 3.
 
         >>> TrainRecipe(lr=0.01).carried_over(128, 512).lr
         0.0025
@@ -159,19 +158,18 @@ class TrainRecipe:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What may differ between a run and its continuation: the result is the same, but for
-    rounding."""
+    """Settings that may change when a run is resumed: the result is the same but for rounding."""
 
     device: str | None = None   # a torch device; by default cuda if there is one, else cpu
-    threads: int | None = None  # CPU threads; by default what torch has
-    # How the model lies over the processes that a launcher started (distributed.LAYOUTS). None:
-    # ddp, if there is more than one.
+    threads: int | None = None  # CPU threads; by default torch's number
+    # How the model is distributed over the launched processes (distributed.LAYOUTS). None: ddp if
+    # there is more than one.
     parallel: str | None = None
-    # Whether a block keeps nothing but its input for the backward pass, and computes itself again
-    # there: less memory, about a third more work, the same numbers.
+    # Whether blocks keep only their input and are recomputed in the backward pass: less memory,
+    # about a third more work, the same numbers.
     checkpoint_activations: bool = False
-    # Whether torch.compile compiles the blocks, at the first step. Then neither the compiled
-    # kernels of this package nor Triton's compute in them; last digits differ.
+    # Whether torch.compile compiles the blocks at the first step. They then use neither the
+    # compiled kernels of this package nor Triton's; last digits differ.
     compile: bool = False
 
     def __post_init__(self) -> None:
@@ -181,16 +179,16 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a run measures, saves and writes down beside its steps, and how often."""
+    """What a run measures, saves and records, and how often."""
 
-    heldout_bytes: int = HELDOUT_BYTES  # so much of the held-out text is measured
-    heldout_evaluations: int = 8        # so many times during the run, the end included; or
-    heldout_steps: int | None = None    # (if given) every so many steps, and at the end
+    heldout_bytes: int = HELDOUT_BYTES  # bytes of held-out text to measure
+    heldout_evaluations: int = 8        # number during the run, the end included; or
+    heldout_steps: int | None = None    # (if given) steps between two; always one at the end
     checkpoint_seconds: float = 60.0    # between two checkpoints, and
     checkpoint_steps: int | None = None     # (if given) also in steps
     sample_every: int | None = None     # steps between two texts in samples.txt; None for none
     tensorboard: bool = False           # whether figures are also written for TensorBoard
-    command: tuple[str, ...] = ()       # that started the run, for its report
+    command: tuple[str, ...] = ()       # command that started the run, for its report
 
     def __post_init__(self) -> None:
         check_whole("heldout_bytes", self.heldout_bytes, 2)
@@ -204,22 +202,22 @@ class Recording:
 
 
 _OBJECTS = (ModelConfig, TrainRecipe, Execution, Recording)
-_ELSEWHERE = {"vocab", "command"}       # what the tokenizer and the command line say
+_ELSEWHERE = {"vocab", "command"}       # given by the tokenizer and the command line
 _LR_WIDTH = "lr_width"
 
 SETTINGS: dict[str, Any] = {
     **{each.name: get_type_hints(kind)[each.name] for kind in _OBJECTS for each in fields(kind)
        if each.name not in _ELSEWHERE},
     _LR_WIDTH: int}
-"""The type of every setting, by its name. ``lr_width`` is no field: it says for a model of which
-width ``lr`` is (:meth:`TrainRecipe.carried_over`)."""
+"""The type of every setting, by name. ``lr_width`` is not a field but the model width for which
+``lr`` is given (:meth:`TrainRecipe.carried_over`)."""
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """What settings by name come to."""
+    """Settings by name, sorted into their objects."""
 
     config: ModelConfig
     recipe: TrainRecipe
@@ -230,7 +228,7 @@ class TrainSettings:
     def of(
         cls, base: ModelConfig, given: Mapping[str, Any], command: tuple[str, ...] = (),
     ) -> TrainSettings:
-        """The settings ``given`` by name, in place of the defaults and of those of ``base``.
+        """The settings ``given`` by name, overriding the defaults and those of ``base``.
 
         >>> TrainSettings.of(ModelConfig.named("tiny"), {"d": 64, "lr": 0.02}).recipe.lr
         0.02
@@ -249,7 +247,7 @@ class TrainSettings:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """A value of the type of its setting, for which a whole number is a number, too."""
+    """The value, checked against the type of its setting; integers are accepted as floats."""
     if name not in SETTINGS:
         near = difflib.get_close_matches(name, SETTINGS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -263,7 +261,7 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """Name and value of ``name=value``; the value as in TOML, or else as text.
+    """Name and value of ``name=value``; the value is parsed as TOML, else taken as text.
 
     >>> [parse_setting(each) for each in ("lr=1e-3", "order=epoch", "carry_state=true")]
     [('lr', 0.001), ('order', 'epoch'), ('carry_state', True)]
@@ -279,7 +277,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
-    """The settings that a recipe file names."""
+    """The settings in a recipe file."""
     try:
         found = tomllib.loads(read_text(path, at_least=0).decode())
         for name, value in found.items():

@@ -1,4 +1,4 @@
-"""What a run leaves beside its checkpoint: figures, shares of ternary codes, samples of text."""
+"""The record of a run beside its checkpoint: figures, shares of ternary codes, text samples."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from sterna.model.training.state import RunSettings, TrainState
 __all__ = ["CodeCounts", "CodeWatch", "Record", "SampleWriter", "open_record", "overall",
            "read_samples", "ternary_errors"]
 
-_SAMPLE_PROMPT = "The "     # what every sample goes on from
+_SAMPLE_PROMPT = "The "     # start of every sample
 _TOKENS, _TEMPERATURE, _SEED = 160, 0.7, 1
 _HEAD = re.compile(r"^--- step (\d+) ---$", re.M)
 
 
 def _sample_text(model: LanguageModel, tokenizer: Tokenizer) -> str:
-    """What a model writes, with one seed for all, so that texts differ by the weights alone."""
+    """A text sampled from a model, always with the same seed: only weights make a difference."""
     tokens = fitted(tokenizer, model.config.vocab)
     stream = TextStream(tokens)
     drawn = sample_tokens(
@@ -51,13 +51,13 @@ def _sample_text(model: LanguageModel, tokenizer: Tokenizer) -> str:
 
 
 class SampleWriter(StepFile):
-    """A ``samples.txt``: at some steps, a text that the model wrote then."""
+    """A ``samples.txt``: a text written by the model at some steps."""
 
     entry = re.compile(r"^--- step (\d+) ---\n.*?(?=^--- step \d+ ---$|\Z)", re.M | re.S)
 
     def add(self, step: int, text: str) -> None:
         """Append a text."""
-        # A line of it that looks like a head is moved, so that the file can be read back.
+        # Indent lines that look like a head, so that the file can be read back.
         moved = _HEAD.sub(lambda found: " " + found[0], text)
         self.append(f"--- step {step} ---\n{moved}\n\n")
 
@@ -70,8 +70,7 @@ def read_samples(path: str | Path) -> dict[int, str]:
 
 
 class _TensorBoardWriter:
-    """Event files, in which TensorBoard leaves out steps that a run resumed at ``resume_step``
-    repeats."""
+    """Event files; TensorBoard drops the steps that a run resumed at ``resume_step`` repeats."""
 
     def __init__(self, folder: str | Path, resume_step: int = 0) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -90,7 +89,7 @@ class _TensorBoardWriter:
 
 
 class CodeCounts(NamedTuple):
-    """Codes of one matrix: all, those that a step changed, and those that are zero after it."""
+    """Code counts of one matrix: all, changed by a step, and zero after it."""
 
     weights: int
     flipped: int
@@ -98,16 +97,16 @@ class CodeCounts(NamedTuple):
 
     @property
     def shares(self) -> CodeShares:
-        """Of all codes."""
+        """The counts as shares of all codes."""
         return CodeShares(self.flipped / self.weights, self.zeros / self.weights)
 
 
 class CodeWatch:
-    """Compares the codes before and after a step, of every BitLinear by the name of its module.
+    """Compares the codes of every BitLinear, by module name, before and after a step.
 
-    It costs about a tenth of a step, so it is for a sample of them. Of matrices that lie over
-    several processes each counts its own rows; else the first process alone counts. Scales of rows
-    may differ from those of training in the last bit, as sums are made in another order.
+    Costs about a tenth of a step, so use it on a sample of steps. If matrices are sharded, each
+    process counts its own rows; else only the first process counts. Scales of rows may differ from
+    those of training in the last bit, as the summation order differs.
     """
 
     def __init__(self, model: nn.Module, processes: Processes) -> None:
@@ -119,11 +118,12 @@ class CodeWatch:
         self._before: list[Tensor] = []
 
     def begin(self) -> None:
-        """Note the codes before a step; called by all processes."""
+        """Save the codes before a step; called by all processes."""
         self._before = self._codes()
 
     def end(self) -> dict[str, CodeCounts]:
-        """Compare with those after it; called by all. Empty on a process that does not count."""
+        """Compare with the codes after the step; called by all processes. Empty on one that does
+        not count."""
         counts: list[float] = []
         for before, after in zip(self._before, self._codes(), strict=True):
             counts += (after.numel(), int(torch.count_nonzero(after != before)),
@@ -134,7 +134,7 @@ class CodeWatch:
                 for name in self._weights}
 
     def _codes(self) -> list[Tensor]:
-        """Those that this process has of each matrix, int8."""
+        """This process's codes of each matrix, int8."""
         weights = list(self._weights.values())
         if not self._in_parts:
             return [ternary_codes_and_scale(each)[0].to(torch.int8) for each in weights]
@@ -153,14 +153,14 @@ class CodeWatch:
 
 
 def overall(counts: Mapping[str, CodeCounts]) -> CodeShares | None:
-    """The shares of all matrices together; None of none."""
+    """The shares over all matrices; None if there are none."""
     return CodeCounts(*map(sum, zip(*counts.values(), strict=True))).shares if counts else None
 
 
 @torch.no_grad()
 def ternary_errors(model: nn.Module) -> dict[str, float]:
-    """``|W - s T| / |W|`` in the Frobenius norm of every ternary projection, by the name of its
-    module; 0 for a matrix of zeros, 0.40 for uniform weights, 0.51 for normal ones."""
+    """``|W - s T| / |W|`` in the Frobenius norm of every ternary projection, by module name; 0 for
+    a zero matrix, 0.40 for uniform weights, 0.51 for normal ones."""
     found = {}
     for name, each in model.named_modules():
         if isinstance(each, BitLinear):
@@ -178,8 +178,8 @@ _STEPS_PER_ROW, _STEPS_PER_CODES = 10, 100
 class Record:
     """Watches the steps of a run; made by :func:`open_record`.
 
-    Every process has one, as codes may lie over all of them; the first writes. The files of a run
-    that this one replaces stay until :meth:`begin`: rows and texts wait for it.
+    Every process has one, as codes may be sharded; the first writes. The files of a replaced run
+    are kept until :meth:`begin`; rows and texts are queued until then.
     """
 
     def __init__(self, state: TrainState, what: Recording, files: Callable[[], _Files]) -> None:
@@ -191,7 +191,7 @@ class Record:
         self._watched = False
 
     def begin(self) -> None:
-        """Open the files, if they are not open yet, and write what waits."""
+        """Open the files, if not yet open, and write the queued entries."""
         if self._writes and self._open is None:
             self._open = self._files()
             for write in self._waiting:
@@ -199,13 +199,13 @@ class Record:
             self._waiting.clear()
 
     def before_step(self) -> None:
-        """Look at the codes, if they are looked at after the step; called by all processes."""
+        """Save the codes if they are to be compared after the step; called by all processes."""
         self._watched = (self._state.step + 1) % _STEPS_PER_ROW == 0
         if self._watched:
             self._watch.begin()
 
     def after_step(self, heldout_bpb: float | None) -> None:
-        """Write what is due; the held-out figure is given if it was measured now. Called by all
+        """Write the entries that are due; ``heldout_bpb`` is given if just measured. Called by all
         processes."""
         state = self._state
         counts = self._watch.end() if self._watched else {}
@@ -241,7 +241,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What is written to: figures by row, shares of codes by projection, texts."""
+    """The open files: figures by row, shares of codes by projection, texts."""
 
     figures: Sequence[MetricsWriter | _TensorBoardWriter]
     codes: CodesWriter
@@ -250,7 +250,7 @@ class _Files:
 
 @contextmanager
 def open_record(state: TrainState, folder: RunFolder, what: Recording) -> Iterator[Record]:
-    """What records a run. When it begins, rows after the step of ``state`` are dropped."""
+    """The record of a run. When it begins, rows after the step of ``state`` are dropped."""
     if what.sample_every is not None and state.processes.size > 1:
         raise ValueError(f"sample_every is for one process, got {state.processes.size}")
     if what.tensorboard:
@@ -262,7 +262,7 @@ def open_record(state: TrainState, folder: RunFolder, what: Recording) -> Iterat
     at = state.step
     with ExitStack() as stack:
         def files() -> _Files:
-            if not at:      # what is left of a run that is replaced
+            if not at:      # remains of a replaced run
                 events = folder.tensorboard.glob("events.out.tfevents.*")
                 for path in (folder.report, folder.plot, folder.samples, *events):
                     path.unlink(missing_ok=True)
@@ -282,7 +282,7 @@ def open_record(state: TrainState, folder: RunFolder, what: Recording) -> Iterat
 
 
 def _describe_run(settings: RunSettings, command: Sequence[str]) -> dict[str, Any]:
-    """What a run is and what computes it, as ``run.json`` holds it."""
+    """The settings, command and environment of a run, as stored in ``run.json``."""
     return {
         "command": list(command), "config": settings.config.to_json(),
         "recipe": asdict(settings.recipe), "profile": settings.profile.name,

@@ -1,6 +1,6 @@
 """The folder of a run: its files, which of them may be replaced, and a lock. Without torch.
 
-A run of several processes keeps its checkpoint in two places, and a file says which of them counts.
+A run of several processes alternates its checkpoint between two places; a file names the valid one.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ except ImportError:     # not on Windows
 __all__ = ["CHECKPOINT_NAME", "POSITION_NAME", "RunFolder"]
 
 POSITION_NAME = "run.pt"
-"""File beside the tensors: all of a checkpoint but them."""
+"""File beside the tensors with the rest of a checkpoint."""
 _PLACES = ("a", "b")
 _LATEST = "latest"
 
 
 class _ShardFolder:
-    """A checkpoint in many files, of which there is always a whole one: a new one is written where
-    the last is not, and then a small file is replaced that says which of the two counts."""
+    """A checkpoint in many files, of which a complete one always exists: a new one is written to
+    the other place, then a small file that names the valid one is replaced."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def newest(self) -> Path | None:
-        """The folder of the last whole checkpoint, or None if there was none yet."""
+        """The folder of the last complete checkpoint, or None if there is none yet."""
         latest = self.path / _LATEST
         try:
             name = latest.read_bytes().strip().decode(errors="replace")
@@ -46,34 +46,34 @@ class _ShardFolder:
         return self.path / name
 
     def free_place(self) -> Path:
-        """An empty folder for the next."""
+        """An empty folder for the next checkpoint."""
         newest = self.newest()
         place = next(self.path / name for name in _PLACES if self.path / name != newest)
-        if place.exists():      # of a process that was killed while it wrote
+        if place.exists():      # left by a process killed while writing
             shutil.rmtree(place)
         place.mkdir(parents=True)
         return place
 
     def publish(self, place: Path) -> None:
-        """What was written to this place is whole, and counts from now on."""
+        """Declare the checkpoint at this place complete and valid from now on."""
         before = self.newest()
         write_atomically(self.path / _LATEST, f"{place.name}\n")
         if before is not None and before != place:
             shutil.rmtree(before)
 
     def drop(self) -> None:
-        """Remove all of it, because a later checkpoint was written elsewhere."""
+        """Remove it all, because a later checkpoint was written elsewhere."""
         if self.path.exists():
             (self.path / _LATEST).unlink(missing_ok=True)
             shutil.rmtree(self.path)
 
 
 CHECKPOINT_NAME = "checkpoint.pt"
-"""File of a run: all that is needed to go on, or to use the model."""
+"""File of a run: all that is needed to resume it or to use the model."""
 
 
 class RunFolder:
-    """Where a run writes, and the files in it."""
+    """The output folder of a run and the files in it."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -81,16 +81,16 @@ class RunFolder:
         self.metrics = self.path / "metrics.csv"        # loss and learning rate by step
         self.plot = self.path / "loss.png"
         self.codes = self.path / "codes.csv"            # flips and zeros by step and projection
-        self.samples = self.path / "samples.txt"        # what the model wrote while it was trained
-        self.description = self.path / "run.json"       # what the run is, its command, versions
+        self.samples = self.path / "samples.txt"        # texts written by the model during training
+        self.description = self.path / "run.json"       # settings, command, versions
         self.report = self.path / "report.html"         # all of these as one page
         self.tensorboard = self.path / "tensorboard"
         self.shards = _ShardFolder(self.path / "shards")
 
     @property
     def saved(self) -> Path:
-        """The checkpoint that a run would go on from: the folder of the last that several
-        processes wrote, or the file."""
+        """The checkpoint to resume from: the folder of the last one written by several processes,
+        or the file."""
         return self.shards.newest() or self.checkpoint
 
     def has_checkpoint(self) -> bool:
@@ -98,8 +98,8 @@ class RunFolder:
         return self.checkpoint.exists() or self.shards.newest() is not None
 
     def resumes(self, *, resume: bool, auto_resume: bool, overwrite: bool) -> bool:
-        """Whether a run in this folder goes on from its checkpoint. With ``resume`` it must, with
-        ``auto_resume`` it does if there is one; without any a checkpoint is an error."""
+        """Whether a run in this folder resumes from its checkpoint. With ``resume`` it must, with
+        ``auto_resume`` it does if there is one; without any option a checkpoint is an error."""
         if resume + auto_resume + overwrite > 1:
             raise ValueError("give one of --resume, --auto-resume and --overwrite, not more")
         there = self.has_checkpoint()
@@ -114,8 +114,8 @@ class RunFolder:
 
     @contextmanager
     def locked(self, note: Callable[[str], None] = lambda line: None) -> Iterator[None]:
-        """Make the folder, and keep other runs out of it as long as this process lives, by
-        ``flock``; where there is none, ``note`` is given a line that says so."""
+        """Make the folder and lock it against other runs by ``flock`` for the life of this process;
+        without ``flock``, ``note`` gets a line that says so."""
         self.path.mkdir(parents=True, exist_ok=True)
         path = self.path / ".lock"
         handle = self._lock(path, note)
@@ -124,7 +124,7 @@ class RunFolder:
             os.write(handle, f"{os.getpid()}\n".encode())
             yield
         finally:
-            with suppress(OSError):     # while it is still locked
+            with suppress(OSError):     # while still locked
                 path.unlink()
             os.close(handle)
 
@@ -150,4 +150,4 @@ class RunFolder:
                 if os.path.samestat(
                         os.fstat(handle), os.stat(path)):
                     return handle
-            os.close(handle)    # its owner removed the file between opening and locking it
+            os.close(handle)    # the owner removed the file between our opening and locking it

@@ -1,9 +1,8 @@
-"""Writing the checkpoint of a run, and going on from it, whatever the number of processes.
+"""Writing the checkpoint of a run and resuming from it, with any number of processes.
 
-Several processes write their tensors into one folder, each part by who holds it, in the format of
-``torch.distributed.checkpoint``. Its index is a pickle, which can run code when it is read. It
-knows no sums of its files: those of two processes that changed places would be read as if nothing
-were wrong. So a list of them stands beside.
+Several processes write their parts of the tensors into one folder in the format of
+``torch.distributed.checkpoint``. Its index is a pickle, which can run code when read, and has no
+checksums: swapped files of two processes would go unnoticed. So a file of checksums is added.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ __all__ = ["restore_run", "save_run"]
 def save_run(
     state: TrainState, folder: RunFolder, budget: dict[str, Any], *, finished: bool,
 ) -> None:
-    """Write a checkpoint; called by all processes. A weight that is not finite ends the run before
-    a good checkpoint is replaced.
+    """Write a checkpoint; called by all processes. A non-finite weight ends the run before a good
+    checkpoint is replaced.
 
-    One process writes one file. Several write their parts side by side, and one file only when the
-    run is finished. Until then none is left of steps before, which would be taken for this one.
+    One process writes one file. Several write their parts to a folder, and one file only when the
+    run is finished; a file of earlier steps is removed, as it would be taken for the current one.
     """
     state.check_finite()
     processes = state.processes
@@ -65,8 +64,8 @@ def save_run(
 
 
 def restore_run(state: TrainState, folder: RunFolder) -> tuple[Path, dict[str, Any] | None]:
-    """Take over the last checkpoint of a run, whichever number of processes wrote it; return where
-    it was, and ``to_json()`` of the budget then."""
+    """Load the last checkpoint of a run, written by any number of processes; return its path and
+    ``to_json()`` of the budget then."""
     processes = state.processes
     place = processes.first_says(processes.on_first(folder.shards.newest))
     if place is None:
@@ -88,7 +87,7 @@ def restore_run(state: TrainState, folder: RunFolder) -> tuple[Path, dict[str, A
 
 
 def _tensors(state: TrainState) -> dict[str, Any]:
-    """All tensors of a run, of which this process holds a part or a copy."""
+    """All tensors of a run; this process holds a part or a copy of each."""
     tensors = {"weights": state.model.state_dict(), "moments": {
         str(number): moments for number, moments in state.optimizer.state_dict()["state"].items()}}
     if state.settings.recipe.carry_state:
@@ -99,7 +98,7 @@ def _tensors(state: TrainState) -> dict[str, Any]:
 
 
 def _load_tensors(state: TrainState, step: int, place: Path) -> None:
-    """Read what :func:`_tensors` gave, into a state that may be laid out in another way."""
+    """Read the result of :func:`_tensors` into a state that may be sharded differently."""
     tensors: dict[str, Any] = {"weights": state.model.state_dict(), "moments": {}}
     parameters = [each for group in state.optimizer.param_groups for each in group["params"]]
     for number, parameter in enumerate(parameters if step else ()):
@@ -123,12 +122,12 @@ def _load_tensors(state: TrainState, step: int, place: Path) -> None:
 
 
 _SUMS = "sha256.json"
-"""File beside the others: their names, with the SHA-256 of each."""
+"""File with the names and SHA-256 of the others."""
 
 
 def _write(tensors: dict[str, Any], folder: Path) -> None:
-    """Write a dictionary of tensors and dictionaries; called by every process. What all have alike
-    is written once."""
+    """Write a nested dictionary of tensors; called by every process. Replicated tensors are written
+    once."""
     try:
         with _alone() as alone:
             dcp.save(tensors, checkpoint_id=folder, no_dist=alone)
@@ -137,7 +136,7 @@ def _write(tensors: dict[str, Any], folder: Path) -> None:
 
 
 def _fill(tensors: dict[str, Any], folder: Path) -> None:
-    """Fill a dictionary like the saved one, in place, in whatever layout its tensors have."""
+    """Fill a dictionary like the saved one, in place, with any sharding of its tensors."""
     try:
         with _alone() as alone:
             dcp.load(tensors, checkpoint_id=folder, no_dist=alone)
@@ -146,7 +145,7 @@ def _fill(tensors: dict[str, Any], folder: Path) -> None:
 
 
 def _shapes_of_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors in a folder, by the names of all dictionaries around them."""
+    """The shapes of the tensors in a folder, by dotted path in the nested dictionary."""
     try:
         found = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
         return {name: tuple(each.size) for name, each in found.items() if hasattr(each, "size")}
@@ -156,7 +155,7 @@ def _shapes_of_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _list_files(folder: Path, processes: Processes) -> None:
-    """Write down what the files of a folder hold, now that all are written."""
+    """Write the checksums of the files in a folder, now that all are written."""
     names = processes.first_says(processes.on_first(
         lambda: sorted(path.name for path in folder.iterdir() if path.name != _SUMS)))
     assert names is not None
@@ -167,7 +166,7 @@ def _list_files(folder: Path, processes: Processes) -> None:
 
 
 def _check_files(folder: Path, processes: Processes) -> None:
-    """Refuse a folder that does not hold what :func:`_list_files` found in it."""
+    """Refuse a folder whose files differ from the checksums of :func:`_list_files`."""
     known = processes.first_says(processes.on_first(lambda: _listed(folder)))
     assert known is not None
     for name, found in _sums(folder, sorted(known), processes).items():
@@ -183,8 +182,8 @@ def _listed(folder: Path) -> dict[str, Any]:
 
 
 def _sums(folder: Path, names: list[str], processes: Processes) -> dict[str, str | None]:
-    """The sum of every file, None of one that cannot be read; each process makes its share, so
-    every one has to call."""
+    """The checksum of every file, None if it cannot be read; each process computes its share, so
+    all must call this."""
     share: dict[str, str | None] = {}
     for name in names[processes.rank::processes.size]:
         try:
@@ -197,13 +196,13 @@ def _sums(folder: Path, names: list[str], processes: Processes) -> dict[str, str
 
 @contextmanager
 def _alone() -> Iterator[bool]:
-    """Whether there is no process group, of which torch would warn."""
+    """Whether there is no process group; suppresses torch's warning about that."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield not dist.is_initialized()
 
 
 def _reason(error: CheckpointException) -> str:
-    """The first of the errors that the processes had."""
+    """The first of the processes' errors."""
     first = next(iter(error.failures.values()))[0]
     return f"{type(first).__name__}: {' '.join(str(first).split()):.300}"

@@ -1,4 +1,4 @@
-"""What changes from step to step of a run, and the one change that a step is."""
+"""The state of a run that changes from step to step, and a single step."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ _SMOOTHING = 0.05
 """Weight of the newest loss in the running mean."""
 
 _MOST_SKIPPED = 10
-"""So many steps in a row that are not finite end the run."""
+"""Consecutive non-finite steps that end the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What decides the weights of a run: with a budget in steps, nothing else does."""
+    """Everything that determines the weights of a run with a budget in steps."""
 
     config: ModelConfig
     recipe: TrainRecipe
@@ -78,8 +78,8 @@ class RunSettings:
                              "run is in full precision")
 
     def differences(self, found: Checkpoint) -> list[str]:
-        """In what a checkpoint is one of another run, in words; empty if in nothing."""
-        same = found.corpus_sha256 == self.text.sha256      # whatever its file is called by now
+        """How a checkpoint's settings differ from these, in words; empty if they do not."""
+        same = found.corpus_sha256 == self.text.sha256      # even if the file was renamed
         recipe, tokenizer = TrainRecipe(**found.recipe), self.text.tokenizer
         pairs = [
             *((name, getattr(found.config, name), value)
@@ -97,8 +97,8 @@ class RunSettings:
 
 
 class TrainState:
-    """Model, optimiser and position between two steps: what a checkpoint holds. Every process of a
-    run starts with the same weights, from the seed."""
+    """Model, optimiser and position between two steps, as in a checkpoint. Every process of a run
+    starts with the same weights, from the seed."""
 
     def __init__(
         self, settings: RunSettings, processes: Processes, execution: Execution | None = None,
@@ -131,11 +131,11 @@ class TrainState:
         self.average = WeightAverage(self.model, recipe.ema) if recipe.ema else None
         self.carried = self._initial_state()
         self.step, self.seconds = 0, 0.0
-        self.lr: float | None = None    # of the last step; none was done yet
+        self.lr: float | None = None    # of the last step; None before the first
         self.train_bpb: float | None = None
         self.heldout_bpb: float | None = None
         self.computed_with: tuple[str, ...] = ()
-        self.gradient_norm = math.nan   # of the last step, before it was clipped
+        self.gradient_norm = math.nan   # of the last step, before clipping
         self.skipped = self._skipped_in_a_row = 0
         self._lengths = np.array([len(each) for each in settings.text.tokenizer.spellings])
 
@@ -145,10 +145,9 @@ class TrainState:
         return self.step * self.settings.recipe.tokens_per_step
 
     def advance(self, windows: np.ndarray, fraction: float, *, afresh: bool) -> None:
-        """Do one step of the optimiser, on tokens int64 ``[window + 1, own columns of the batch]``,
-        which start ``afresh`` or from the state of the step before; ``fraction`` of the budget is
-        used. A step whose gradient is not finite changes no weight, and ten of them in a row end
-        the run."""
+        """Do one optimiser step on tokens int64 ``[window + 1, own columns of the batch]``, which
+        start ``afresh`` or from the state of the previous step; ``fraction`` of the budget is used.
+        A step with a non-finite gradient changes no weight; ten in a row end the run."""
         recipe = self.settings.recipe
         if afresh:
             self.carried = self._initial_state()
@@ -177,8 +176,8 @@ class TrainState:
         self._note_loss(loss, windows[1:])
 
     def _skip(self) -> None:
-        """Make the step that comes one that changes the moments as one of gradient 0 does, so that
-        these stay of the same step as the run, and no weight."""
+        """Turn the pending optimiser step into one with gradient 0 that changes no weight, so that
+        the moments stay in step with the run."""
         self.skipped += 1
         self._skipped_in_a_row += 1
         if self._skipped_in_a_row == _MOST_SKIPPED:
@@ -192,14 +191,14 @@ class TrainState:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Inside, the model is as it is measured and used: with the average of its weights, if the
-        recipe keeps one, and not compiled, as it would be again for texts of other lengths."""
+        """Context with the model as measured and used: with its averaged weights, if the recipe
+        keeps an average, and uncompiled, to avoid recompilation for other text lengths."""
         with (nullcontext() if self.average is None else self.average.in_use(),
               torch.compiler.set_stance("force_eager") if self.compiled else nullcontext()):
             yield
 
     def _note_loss(self, loss: Tensor, targets: np.ndarray) -> None:
-        """Turn nats per own token into bits per byte of all, and take them into the running
+        """Convert nats per own token to bits per byte over all processes, and update the running
         mean."""
         every = self.processes.gather(
             [loss.item() * targets.size, int(self._lengths[targets].sum())])
@@ -210,7 +209,7 @@ class TrainState:
         self.train_bpb = before + _SMOOTHING * (bpb - before)
 
     def check_finite(self) -> None:
-        """Look at every weight; called by all processes."""
+        """Check every weight; called by all processes."""
         names, parameters = zip(*self.model.named_parameters(), strict=True)
         wrong = next((number for number, each in enumerate(parameters)
                       if not bool(own(each).isfinite().all())), -1)
@@ -234,7 +233,7 @@ class TrainState:
             general_sha256=getattr(text.general, "sha256", None))
 
     def checkpoint(self, budget: dict[str, Any]) -> Checkpoint:
-        """All that is needed to go on, for the first process; called by all."""
+        """All that is needed to resume, for the first process; called by all."""
         saved = self.optimizer.state_dict()
         return replace(
             self.position(budget),
@@ -247,19 +246,19 @@ class TrainState:
             average=None if self.average is None else self.average.weights)
 
     def _whole(self, tensor: Tensor) -> Tensor:
-        """All of a tensor, in the memory of the first process alone."""
+        """The whole tensor, in memory of the first process only."""
         found = whole(tensor)
         return found.cpu() if self.processes.is_first else found.new_empty(0)
 
     def check_same_run(self, found: Checkpoint, source: Path) -> None:
-        """Refuse a checkpoint of another run; ``source`` is its name in the message."""
+        """Refuse a checkpoint of another run; the message names it ``source``."""
         if differences := self.settings.differences(found):
             raise CheckpointError(
                 f"cannot resume from {source}: it was trained with {'; '.join(differences)}. "
                 f"Resume with what it was trained with, or train in another folder")
 
     def restore(self, found: Checkpoint, source: Path) -> None:
-        """Take over a checkpoint, if it is one of this run."""
+        """Load a checkpoint if it belongs to this run."""
         self.check_same_run(found, source)
         weights = found.model(averaged=False).state_dict()
         self.model.load_state_dict({
@@ -273,11 +272,11 @@ class TrainState:
         self.go_to(found)
 
     def restore_carried(self, carried: ModelState) -> None:
-        """Take over the state of the token mixers after the last windows of the own columns."""
+        """Load the state of the token mixers after the last windows of this process."""
         self.carried = tuple(tuple(each.to(self.device) for each in layer) for layer in carried)
 
     def go_to(self, found: Checkpoint) -> None:
-        """Take over the position, and the figures so far."""
+        """Load the position and the figures so far."""
         self.step, self.seconds = found.step, found.seconds
         self.train_bpb, self.heldout_bpb = found.train_bpb, found.heldout_bpb
         self.computed_with, self.skipped = found.computed_with, found.skipped
@@ -299,8 +298,8 @@ def _columns(recipe: TrainRecipe, processes: Processes) -> slice:
 def next_token_loss(
     model: nn.Module, windows: Tensor, state: ModelState,
 ) -> tuple[Tensor, ModelState]:
-    """The mean loss, in nats, of predicting every token of windows, int64 ``[window + 1, batch]``,
-    from those before it, and the state of the token mixers after them."""
+    """The mean loss, in nats, of predicting each token of windows, int64 ``[window + 1, batch]``,
+    from its predecessors, and the state of the token mixers after them."""
     logits, after = model(windows[:-1].t(), state)
     rows = logits.transpose(0, 1).flatten(0, 1)
     return F.cross_entropy(rows, windows[1:].flatten()), after
@@ -310,10 +309,10 @@ def add_gradient(
     model: nn.Module, windows: Tensor, state: ModelState, parts: int = 1,
 ) -> tuple[Tensor, ModelState]:
     """Add the gradient of :func:`next_token_loss` to that of the parameters; return the loss of all
-    windows and the state after them, without a gradient and with memory of its own.
+    windows and the state after them, detached and in separate memory.
 
-    The windows are read in ``parts``, each with the weight of its windows, so that the activations
-    of one part alone are in memory. After the last part the gradient is the mean over all
+    The windows are read in ``parts``, weighted by their number of windows, so that only the
+    activations of one part are in memory. After the last part the gradient is the mean over all
     processes.
     """
     pieces = windows.tensor_split(parts, dim=1)
@@ -338,7 +337,7 @@ _COMPILERS = ("g++", "c++", "clang++")
 
 
 def _compile_blocks(model: LanguageModel, device: torch.device) -> None:
-    """Have every block compiled when it is called first; names of weights stay."""
+    """Compile every block at its first call; weight names do not change."""
     if model.config.residual != "plain":
         raise ValueError(f"compile needs blocks that are called as a whole, with residual plain, "
                          f"got {model.config.residual}")

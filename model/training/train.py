@@ -1,4 +1,4 @@
-"""Quantisation-aware training of the float model, in one function, and its loop."""
+"""Quantisation-aware training of the float model: one function and its loop."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ _LONGEST_CHARACTER = 4      # bytes in UTF-8
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What a training run came to."""
+    """Result of a training run."""
 
     model: LanguageModel
     step: int
     tokens: int
     seconds: float              # of the steps
     train_bpb: float            # running mean of the training loss; NaN before the first step
-    heldout_bpb: float | None   # None only if it was interrupted before it was measured
+    heldout_bpb: float | None   # None only if interrupted before it was measured
     interrupted: bool
-    checkpoint: Path            # the file; or, of several processes, the folder of their parts
-    heldout_bytes: int = 0      # so much text was measured
+    checkpoint: Path            # the file; or, with several processes, the folder of their parts
+    heldout_bytes: int = 0      # length of the text measured
     stop_signal: int | None = None
 
 
@@ -78,48 +78,48 @@ def train(
 ) -> TrainResult:
     """Train a model and leave ``checkpoint.pt``, ``metrics.csv`` and ``loss.png``.
 
-    Raises ValueError if an argument makes no sense, or ``run_dir`` has a checkpoint and it is not
-    said what to do with it, or is trained in by another process; CheckpointError if the checkpoint
-    to resume is damaged or of another run; FloatingPointError if the loss or a weight stops being
-    finite (the checkpoint before stays); OSError if ``run_dir`` cannot be written, ConnectionError
-    if another process of the run ended.
+    Raises ValueError if an argument is invalid, ``run_dir`` has a checkpoint and no option says
+    what to do with it, or another process trains in it; CheckpointError if the checkpoint to resume
+    is damaged or of another run; FloatingPointError if the loss or a weight becomes non-finite (the
+    previous checkpoint is kept); OSError if ``run_dir`` cannot be written; ConnectionError if
+    another process of the run ended.
 
     Parameters
     ----------
     config
         Shape of the model.
     corpus
-        Text to train on and to judge by. One that is not in tokens yet is read as bytes.
+        Training and held-out text. If not yet tokenised, it is read as bytes.
     run_dir
         Folder for the results, made if missing, and locked against other runs.
     steps, minutes
         The budget: give one. With steps the result is a function of the arguments (for
         one machine and number of threads); 0 steps leave the initial weights. Minutes are
-        training time, made into a number of steps by the speed that is measured
+        training time, converted to steps by the measured speed
         (:class:`sterna.model.training.budget.TimeBudget`).
     seed
         Seed of the initial weights and of the order of the text.
     recipe
         Learning rate, batch and the like; by default :meth:`TrainRecipe.of` the weights.
     resume
-        Go on from the checkpoint in ``run_dir``. A run with a budget in steps that was killed
+        Resume from the checkpoint in ``run_dir``. A run with a budget in steps that was killed
         and resumed ends with exactly the weights of an uninterrupted one.
     auto_resume
-        The same if there is a checkpoint, else start: for a command that is to be repeated
-        after a failure, as by torchrun.
+        Resume if there is a checkpoint, else start: for a command repeated after a failure, as by
+        torchrun.
     overwrite
-        Start also if there is a checkpoint; it is replaced when the new run writes its first, and
-        so are the files beside it.
+        Start even if there is a checkpoint; it and the files beside it are replaced when the new
+        run writes its first.
     profile
-        Numeric profile that is trained for, one of :data:`sterna.model.profile.PROFILES`: its
-        limits hold while training, and values are rounded to its formats if they are coarse.
+        Numeric profile to train for, one of :data:`sterna.model.profile.PROFILES`: its limits
+        apply during training, and values are rounded to its formats if they are coarse.
     execution
-        Device and threads, how the model lies over processes, and what is computed again to save
-        memory. Every process that torchrun started calls this function with the same arguments.
+        Device, threads, distribution over processes, and activation checkpointing. Every process
+        started by torchrun calls this function with the same arguments.
     recording
-        What is measured, saved and written down beside the steps, and how often.
+        What is measured, saved and recorded, and how often.
     reporter
-        Told about the progress; by default a bar on a terminal, plain lines otherwise.
+        Receives the progress; by default a bar on a terminal, plain lines otherwise.
     quiet
         Without a reporter: show nothing.
 
@@ -127,7 +127,7 @@ def train(
     -------
     The trained model (under ``fsdp`` a part of it, on every process) and its figures. Ctrl-C and
     SIGTERM, to any process, are no errors: the step is finished, a checkpoint written, and the
-    result says ``interrupted``. A second signal is not held back.
+    result marked ``interrupted``. A second signal takes effect at once.
     """
     execution, recording = execution or Execution(), recording or Recording()
     check_whole("seed", seed, 0, (1 << 63) - 1)
@@ -164,7 +164,7 @@ def train(
                 state, sampler, budget, heldout, folder=folder, recording=recording,
                 record=record, reporter=shown, stop=stop)
         if state.average is not None:
-            state.average.exchange()        # what was measured is what is returned
+            state.average.exchange()        # return the weights that were measured
         processes.on_first(lambda: plot_loss(
             folder.metrics, folder.plot,
             title=f"{text.name}, d = {config.d}, {config.layers} layers"))
@@ -179,7 +179,7 @@ def train(
 
 
 def _in_tokens(corpus: Corpus | TokenText, config: ModelConfig) -> TokenText:
-    """The text in tokens that the model has."""
+    """The text in tokens of the model's vocabulary."""
     if not isinstance(corpus, Corpus):
         return corpus
     if not corpus.train or len(corpus.heldout) < 2:
@@ -190,7 +190,7 @@ def _in_tokens(corpus: Corpus | TokenText, config: ModelConfig) -> TokenText:
 
 
 def _heldout(settings: RunSettings, most_bytes: int) -> bytes:
-    """The text to judge by, or its beginning; the model knows all of it."""
+    """The held-out text, or its beginning; the model knows all its characters."""
     text, vocab = settings.text, settings.config.vocab
     found = text.heldout(most_bytes)
     if not found and not text.heldout(_LONGEST_CHARACTER):
@@ -207,7 +207,7 @@ def _begin(
     state: TrainState, resumed: RunFolder | None, steps: int | None, minutes: float | None,
     reporter: TrainReporter,
 ) -> Budget:
-    """Take over the checkpoint of a run that is resumed; return what is left of the budget."""
+    """Load the checkpoint of a resumed run; return the remaining budget."""
     plan = None
     if resumed is not None:
         source, plan = restore_run(state, resumed)
@@ -221,13 +221,13 @@ def _begin(
 def _note_what_computes(
     state: TrainState, kernels: Kernels | None, reporter: TrainReporter,
 ) -> None:
-    """Record what computes the steps from here on, and tell if others did those before."""
+    """Record the backend of the steps from here on, and report if it differs from before."""
     name = "torch's operators"
     if state.compiled:
         name = "blocks compiled by torch"
     elif kernels is not None:
         name = kernels.name
-    elif by_triton(own(state.model.embedding.weight)):      # what a block gathers is plain, too
+    elif by_triton(own(state.model.embedding.weight)):      # gathered weights are plain too
         name = "Triton's kernels"
     before = state.computed_with[-1:]
     if before == (name,):
@@ -242,12 +242,12 @@ def _train_steps(
     state: TrainState, sampler: WindowSampler, budget: Budget, heldout: bytes, *,
     folder: RunFolder, recording: Recording, record: Record, reporter: TrainReporter, stop: _Stop,
 ) -> int | None:
-    """Take steps until the budget is spent or a signal came, then write the checkpoint; return the
-    signal, also if another process got it.
+    """Take steps until the budget is spent or a signal arrives, then write the checkpoint; return
+    the signal, even if another process got it.
 
-    Training time is that of the steps alone. Several processes go by the same numbers, so that all
-    do the same next. The end of a run is measured also if it is resumed there, as it may have been
-    killed before it was measured, or been measured on less text.
+    Training time is that of the steps only. All processes use the same numbers, so that they take
+    the same decisions. A run resumed at its end is measured again, as it may have been killed
+    before the measurement, or measured on less text.
     """
     def keep(*, finished: bool) -> None:
         save_run(state, folder, budget.to_json(), finished=finished)
@@ -257,7 +257,7 @@ def _train_steps(
     next_save = time.monotonic() + recording.checkpoint_seconds
     evaluations = _due(state, budget, recording)
     _, signal, _ = _agreed(state, 0.0, stop, next_save)
-    if budget.spent and state.step:     # resumed at its end, whose last measure may be missing
+    if budget.spent and state.step:     # resumed at its end; the last measure may be missing
         missing = state.heldout_bpb is None
         state.heldout_bpb = _measure(state, heldout, budget, reporter)
         if missing:
@@ -271,7 +271,7 @@ def _train_steps(
         state.seconds += took
         budget.took(took)
 
-        if budget.spent:    # so that it is safe while the end is measured
+        if budget.spent:    # save before the final measurement
             state.heldout_bpb = None
             keep(finished=False)
         measured = None
@@ -289,7 +289,7 @@ def _train_steps(
             keep(finished=False)
             next_save = time.monotonic() + recording.checkpoint_seconds
         if state.processes.size == 1:
-            signal = stop.signal    # no other has to be told before it counts
+            signal = stop.signal    # no agreement needed
     keep(finished=budget.spent)
     return signal
 
@@ -297,7 +297,7 @@ def _train_steps(
 def _agreed(
     state: TrainState, took: float, stop: _Stop, next_save: float,
 ) -> tuple[float, int | None, bool]:
-    """What all processes go by: the time of the slowest, a signal that any of them got, and
+    """Values common to all processes: the time of the slowest, a signal that any of them got, and
     whether the first is to save."""
     every = state.processes.gather([took, stop.signal or 0, time.monotonic() >= next_save])
     signal = int(max(signal for _, signal, _ in every))
@@ -305,7 +305,7 @@ def _agreed(
 
 
 def _due(state: TrainState, budget: Budget, recording: Recording) -> int:
-    """How many evaluations there are to have been."""
+    """Number of evaluations due so far."""
     if recording.heldout_steps is not None:
         return state.step // recording.heldout_steps + budget.spent
     return math.floor(budget.fraction * recording.heldout_evaluations + 1e-9)
@@ -331,18 +331,18 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Stop:
-    """Which signal asked the run to stop; None as long as none did."""
+    """The signal that asked the run to stop, or None."""
 
     signal: int | None = None
 
 
 @contextmanager
 def _stop_requested() -> Iterator[_Stop]:
-    """An object that Ctrl-C or SIGTERM (of torchrun, Slurm, containers) marks, once, so that no
-    step is left half done. A second signal is not held back: it does what it would do outside."""
+    """Context that records the first Ctrl-C or SIGTERM (of torchrun, Slurm, containers) in an
+    object, so that no step is left half done. A second signal has its usual effect."""
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
-        yield stop  # only the main thread gets signals
+        yield stop  # only the main thread receives signals
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
 
@@ -363,15 +363,15 @@ def _stop_requested() -> Iterator[_Stop]:
 
 
 def training_device(name: str | None, local_rank: int | None = None) -> torch.device:
-    """The device to train on; CUDA if none is asked for and one is there.
+    """The device to train on; by default CUDA if available.
 
-    Of several processes on a machine each takes the CUDA device of its number, ``local_rank``.
+    With several processes on a machine, each takes the CUDA device numbered ``local_rank``.
     """
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         if local_rank is not None and device.type == "cuda" and device.index is None:
             device = torch.device("cuda", local_rank)
-        torch.zeros(1, device=device).item()    # the device meta has no numbers
+        torch.zeros(1, device=device).item()    # fails on the meta device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"cannot train on device {name!r}: {reason}") from error
@@ -380,9 +380,9 @@ def training_device(name: str | None, local_rank: int | None = None) -> torch.de
 
 @contextmanager
 def _arithmetic(threads: int | None, weights: str) -> Iterator[None]:
-    """Use ``threads`` threads of torch, and for ternary weights its fastest float32 product, which
-    may take bfloat16 or TF32: whole numbers below 128 are exact in either, and gradients lose
-    digits that do not matter. Float weights would lose some that might."""
+    """Use ``threads`` torch threads, and for ternary weights torch's fastest float32 product, which
+    may use bfloat16 or TF32: integers below 128 are exact in either, and gradients lose digits that
+    do not matter; with float weights some might."""
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     if threads is not None:
         torch.set_num_threads(threads)

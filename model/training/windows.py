@@ -1,6 +1,6 @@
-"""Which pieces of the train text a step sees: a function of seed, step and share of the budget.
+"""Windows of the training text for a step: a function of seed, step and used share of the budget.
 
-An epoch is a shuffle of any size that needs no memory: any place of it can be asked for by itself.
+An epoch is a shuffle of any size that needs no memory: any place can be computed independently.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def shuffled(places: np.ndarray, size: int, key: tuple[int, ...]) -> np.ndarray:
-    """What stands at these places, int64 of any shape, of the shuffle of the numbers from 0 to
-    ``size - 1``, at most 2^62, that ``key`` chooses; a place costs the same whatever the size.
+    """The entries at ``places``, int64 of any shape, of a shuffle of the numbers from 0 to
+    ``size - 1``, at most 2^62, selected by ``key``; the cost per place is independent of the size.
 
     A Feistel network of four rounds (Luby and Rackoff, SIAM J. Comput. 17, 1988) over the next even
-    number of bits, applied again to what falls outside ("cycle walking"), with the finaliser of
-    SplitMix64 as its function.
+    number of bits, reapplied to results out of range ("cycle walking"), with the finaliser of
+    SplitMix64 as its round function.
 
     >>> sorted(shuffled(np.arange(5), 5, (0, 1)).tolist())
     [0, 1, 2, 3, 4]
@@ -57,14 +57,13 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 
 _EPOCH, _GENERAL = 1, 2
-"""In the key of a shuffle and of a draw: tells random numbers of one seed and step apart."""
+"""Key parts that keep the random numbers of a shuffle and of a draw independent."""
 
 
 class WindowSampler:
-    """Cuts windows from a text; any step can be asked for, so a resumed run sees what an
-    uninterrupted one would, and a process reads its columns alone. If the text has general text
-    beside it, a window is from there with a probability of ``recipe.general_share`` in the
-    beginning, which falls in a straight line to none at the end."""
+    """Cuts windows from a text, for any step: a resumed run sees the same windows as an
+    uninterrupted one, and a process reads only its columns. If there is general text, a window is
+    drawn from it with a probability that falls linearly from ``recipe.general_share`` to zero."""
 
     def __init__(self, text: TokenText, recipe: TrainRecipe, seed: int) -> None:
         if len(text) < recipe.window + 1:
@@ -83,7 +82,7 @@ class WindowSampler:
                                  f"{recipe.window + 1} tokens, got {len(self._general)}")
         self._recipe = recipe
         self._seed = seed
-        # With the state carried, every sequence reads its share of the text once an epoch.
+        # With carried state, every sequence reads its share of the text once per epoch.
         self._epoch_steps = max(1, len(text) // recipe.tokens_per_step)
 
     def starts_afresh(self, step: int) -> bool:
@@ -94,7 +93,7 @@ class WindowSampler:
         self, step: int, columns: slice = slice(None), fraction: float = 1.0,
     ) -> np.ndarray:
         """Tokens int64 ``[window + 1, columns]`` of these windows of the batch, when ``fraction``
-        of the budget is used; every row is followed by the next."""
+        of the budget is used; time runs along the rows."""
         length = self._recipe.window + 1
         starts = self._starts(step, np.arange(self._recipe.batch)[columns])
         general = self._general_starts(step, fraction)[columns]
@@ -107,7 +106,7 @@ class WindowSampler:
         return np.stack(pieces, axis=1)
 
     def _general_starts(self, step: int, fraction: float) -> np.ndarray:
-        """Where the windows of a step begin in the general text; -1 if they are not of it."""
+        """Starts of a step's windows in the general text; -1 for windows not from it."""
         recipe, none = self._recipe, np.full(self._recipe.batch, -1)
         if self._general is None:
             return none
@@ -117,7 +116,7 @@ class WindowSampler:
         return np.where(generator.random(recipe.batch) < share, starts, none)
 
     def _starts(self, step: int, columns: np.ndarray) -> np.ndarray:
-        """Where the windows of these columns begin."""
+        """Starts of the windows of these columns."""
         recipe, length = self._recipe, len(self._text)
         if recipe.carry_state:
             epoch, position = divmod(step, self._epoch_steps)
@@ -130,8 +129,8 @@ class WindowSampler:
         return np.asarray(generator.integers(0, length - recipe.window, recipe.batch)[columns])
 
     def _starts_of_epochs(self, numbers: np.ndarray) -> np.ndarray:
-        """Where the windows with these numbers since the beginning of the run start. What a text
-        has beyond whole windows is left out now at its end and now at its beginning."""
+        """Starts of windows, numbered from the beginning of the run. A random shift per epoch
+        splits the tokens beyond whole windows between the beginning and the end of the text."""
         window = self._recipe.window
         count, rest = divmod(len(self._text) - 1, window)
         epochs, places = np.divmod(numbers, count)

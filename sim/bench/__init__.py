@@ -1,4 +1,4 @@
-"""What runs a job in a simulator: compilers, the cocotb bench, and both oracles.
+"""Run a job in a simulator: compilers, the cocotb bench, and both oracles.
 
-Nothing here knows a unit.
+Nothing here depends on a specific unit.
 """

@@ -28,7 +28,7 @@ __all__ = ["PortMonitor", "run_job"]
 
 
 class PortMonitor:
-    """Looks at an output port in every cycle, and keeps the bits that are valid."""
+    """Samples an output port in every cycle and records the valid bits."""
 
     def __init__(self, dut: Any, port: str, monitored: list[MonitoredBits]) -> None:
         self._port = getattr(dut, port)
@@ -39,8 +39,8 @@ class PortMonitor:
         self.seen_at: dict[str, list[int]] = {name: [] for name, _, _ in self._fields}
 
     def sample(self, cycle: int) -> None:
-        """Keep what is valid. Other fields may be unknown, as registers without a reset are
-        in a simulator of four states."""
+        """Record the valid bits. Others may be unknown, like registers without a reset in a
+        four-state simulator."""
         value = self._port.value
         try:
             word, unknown = int(value), 0
@@ -59,12 +59,12 @@ class PortMonitor:
 
 
 _PAUSE = Pause(0.25)
-"""How a driver or a sink pauses at random."""
+"""Random pauses of drivers and sinks."""
 
 
 @cocotb.test()
 async def run_job(dut: Any) -> None:
-    """Run the job named by the environment, and write what came out."""
+    """Run the job named by the environment and write the results."""
     job = Job.read(Path(os.environ["STERNA_JOB"]))
     rng = random.Random(job.seed)
     Clock(dut.clk, 10, unit="ns").start()
@@ -79,7 +79,7 @@ async def run_job(dut: Any) -> None:
 
 
 async def _run_phase(dut: Any, job: Job, phase: Phase, rng: random.Random) -> PhaseResult:
-    """Send the words of a phase, take what comes, and look at all that is monitored."""
+    """Send the words of a phase, receive the outputs, and sample all monitored bits."""
     edge = RisingEdge(dut.clk)
     for name, level in phase.levels.items():
         getattr(dut, name).value = level
@@ -93,7 +93,7 @@ async def _run_phase(dut: Any, job: Job, phase: Phase, rng: random.Random) -> Ph
     monitors = [PortMonitor(dut, port, [bits for bits in job.monitored if bits.port == port])
                 for port in sorted({bits.port for bits in job.monitored})]
     wanted = {name: phase.outputs.get(name, 0) for name in job.outputs}
-    # A phase that expects nothing: what comes out is not looked at.
+    # A phase that expects nothing: ignore its output.
     cut = not any(wanted.values())
     left = phase.cut_after if cut else 0
 

@@ -1,4 +1,4 @@
-"""The C++ bench: runs the phases of a job that do not pause, some 25 times as fast as cocotb."""
+"""The C++ bench: runs phases without pauses, some 25 times as fast as cocotb."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sterna.sim.bench.waves import check_waves
 __all__ = ["run_in_cpp"]
 
 CHUNK = 50_000
-"""Cycles between two looks for Ctrl-C."""
+"""Cycles between checks for Ctrl-C."""
 
 _HARNESS = Path(__file__).with_name("cpp_bench.cpp")
 _PARTS = ("payload", "valid", "ready")
@@ -30,7 +30,7 @@ def run_in_cpp(
 
     The results are those of :func:`~sterna.sim.bench.runner.run_on` in Verilator.
     ValueError if a phase pauses or a word does not fit its port; SimulationError if the unit does
-    not compile, lacks a port, hangs, or gives something after the end.
+    not compile, lacks a port, hangs, or outputs words after the end.
     """
     for phase in job.phases:
         if phase.random_pauses or phase.pauses:
@@ -44,14 +44,14 @@ def run_in_cpp(
     library = _load(build_library(
         sources, top, ports, work, harness=_HARNESS, waves=check_waves(waves)))
     waves = waves and waves.resolve()
-    with contextlib.chdir(work):        # where it reads its memories
+    with contextlib.chdir(work):        # the folder of its memory files
         bench = _Bench(library, top, job, waves)
     with contextlib.closing(bench):     # completes the wave file
         return [bench.run(phase) for phase in job.phases]
 
 
 class _Port(ctypes.Structure):
-    """A port as ``cpp_bench.cpp`` knows it."""
+    """A port, as in ``cpp_bench.cpp``."""
 
     _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_size_t), ("bits", ctypes.c_size_t)]
 
@@ -63,7 +63,7 @@ class _Port(ctypes.Structure):
 
 
 class _Bench:
-    """A unit that was made and reset, with an end at each of its streams."""
+    """A unit after creation and reset, with an end at each of its streams."""
 
     def __init__(self, library: ctypes.CDLL, top: str, job: Job, waves: Path | None) -> None:
         self._library, self._top, self._job = library, top, job
@@ -92,7 +92,7 @@ class _Bench:
             ctypes.memmove(port.data, port.as_bytes([level]), port.size)
 
     def run(self, phase: Phase) -> PhaseResult:
-        """Run a phase from where the last one ended."""
+        """Run a phase after the previous one."""
         library, bench, job = self._library, self._bench, self._job
         if phase.reset:
             library.bench_reset(bench)
@@ -116,7 +116,7 @@ class _Bench:
         return PhaseResult(outputs, library.bench_cycles(bench), taken_at, seen, seen_at)
 
     def _failure(self, phase: Phase) -> str:
-        """What went wrong, as the bench in cocotb says it."""
+        """The failure, in the words of the cocotb bench."""
         passed = []
         for index, name in enumerate(self._streams):
             count, words = len(self._record(index)[1]), phase.inputs.get(name, [])
@@ -128,7 +128,7 @@ class _Bench:
         return f"no transfer for {self._job.patience} cycles with {', '.join(passed)}"
 
     def _record(self, index: int) -> tuple[list[int], list[int]]:
-        """Words of an end or, counted on from these, of a monitor, and their cycles."""
+        """Words and cycles of an end or of a monitor, which is numbered after the ends."""
         words, cycles = ctypes.POINTER(ctypes.c_char)(), ctypes.POINTER(ctypes.c_uint64)()
         size = ctypes.c_size_t()
         count = self._library.bench_record(
@@ -140,7 +140,7 @@ class _Bench:
 
 
 def _load(path: Path) -> ctypes.CDLL:
-    """Load a library and declare its functions, those at the end of ``cpp_bench.cpp``."""
+    """Load a library and declare the functions at the end of ``cpp_bench.cpp``."""
     bench, port, address = ctypes.c_void_p, ctypes.POINTER(_Port), ctypes.c_void_p
     text, size, flag = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int
     return load_library(path, "bench", (

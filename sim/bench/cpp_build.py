@@ -27,16 +27,16 @@ __all__ = ["build_library", "load_library"]
 _VERILATE = (
     "--cc", "--exe", "--prefix", "Vcore", "-O3", "--x-assign", "fast", "--x-initial", "fast",
     "--no-timing", "--output-split", "20000",
-    # How Yosys writes Verilog is checked by a lint test of its own.
+    # A separate lint test checks the Verilog written by Yosys.
     "-Wno-fatal", "-Wno-lint", "-Wno-style",
-    # Libraries of several cores live in one process: none may see another's Verilator.
+    # One process may load libraries of several cores: isolate their copies of Verilator.
     "-CFLAGS", "-fPIC -fvisibility=hidden -std=c++17", "-LDFLAGS", "-shared", "-o", "core.so")
 
 _WAVES = Path(__file__).with_name("waves.hpp").resolve()
 _MAKE = (*PARALLEL, "OPT_SLOW=-O0", "OPT_GLOBAL=-O1")
 _OPTIMIZED = ("OPT_FAST=-O2",)
 _QUICK = ("VM_PARALLEL_BUILDS=0", "OPT_FAST=-O0")
-"""If ``STERNA_QUICK_BUILD`` is set: what runs for a second should not compile for a minute."""
+"""Options if ``STERNA_QUICK_BUILD`` is set, for fast compilation of short runs."""
 
 
 def build_library(
@@ -45,12 +45,12 @@ def build_library(
 ) -> Path:
     """Compile ``module`` of Verilog files with the clock loop ``harness``; return the library.
 
-    What ``work`` or the user's cache holds already is not compiled again; the name of the library
-    holds a hash of all that made it, and ``cpp_build.log`` is beside it. ``ports`` are the ports
-    that the clock loop uses, ``clk`` and ``rst`` included. ``waves`` is a wave file that it is to
-    be able to write.
-    With ``STERNA_QUICK_BUILD`` in the environment the C++ compiler optimizes nothing: that takes
-    a third of the time, and what it makes runs several times slower.
+    Reuses a library in ``work`` or in the user's cache; its name contains a hash of all inputs,
+    and ``cpp_build.log`` is beside it. ``ports`` are the ports used by the clock loop, including
+    ``clk`` and ``rst``. ``waves`` is a wave file that it must be able to write.
+
+    With ``STERNA_QUICK_BUILD`` in the environment the C++ compiler does not optimise: that takes
+    a third of the time, but the library is several times slower.
     """
     environment = verilator_environment()
     refuse_spaces(work.resolve(), Path(sys.prefix))

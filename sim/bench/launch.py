@@ -1,4 +1,4 @@
-"""Runs in a process of its own: builds a simulation and starts it through cocotb's runner.
+"""Runs as a separate process: builds a simulation and starts it through cocotb's runner.
 
 Not called by hand; :mod:`sterna.sim.bench.runner` starts it with one JSON argument.
 """
@@ -22,14 +22,14 @@ from sterna.sim.bench.runner import COMPILERS, PARALLEL, compiled, simulation_ke
 __all__ = ["main"]
 
 _SMALL = 2_000_000
-"""Bytes of Verilog below which compiling takes longer than a bench does."""
+"""Bytes of Verilog below which compiling takes longer than running a bench."""
 _DUMP = "sterna_waves"
 _SPLIT = "100000"
-"""Where a larger design is cut into files: about 2 MB of C++ each."""
+"""Size at which a larger design is split into files: about 2 MB of C++ each."""
 
 
 def main(launch: dict[str, Any]) -> int:
-    """Build and run what a :class:`~sterna.sim.bench.runner.Launch` says; 0 if all tests passed."""
+    """Build and run a :class:`~sterna.sim.bench.runner.Launch`; 0 if all tests passed."""
     simulator, top, waves = launch["simulator"], launch["top"], launch["waves"]
     work = Path(launch["work"])
     build = work / simulator
@@ -42,16 +42,16 @@ def main(launch: dict[str, Any]) -> int:
         if waves:
             tracing = {"test_args": ["--trace", "--trace-file", waves]}
     else:
-        # Not as SystemVerilog: there an initial value is no event, and what Yosys wrote as
-        # `always @*` would stay unknown where it depends on registers that never change.
-        # Nor does it write a file with other letters than ASCII: that one is moved afterwards.
+        # Not as SystemVerilog: there an initial value is not an event, and an `always @*` written
+        # by Yosys would stay unknown if it depends only on registers that never change.
+        # Icarus cannot write files with non-ASCII names: these are moved afterwards.
         dumped = waves if not waves or waves.isascii() else f"waves{Path(waves).suffix}"
         dump = _icarus_dump(top, build, dumped) if dumped else []
         runner.build(
             sources=[*launch["sources"], *dump], hdl_toplevel=top, build_dir=build,
             build_args=["-g2005", *(["-s", _DUMP] if dump else [])], timescale=("1ns", "1ps"),
             always=True)
-        if waves:       # cocotb asks for none: of two formats, Icarus takes the last
+        if waves:       # cocotb disables waves: of two formats, Icarus takes the last
             os.environ["SIM_CMD_SUFFIX"] = f"-{Path(waves).suffix[1:]}"
     try:
         xml = runner.test(
@@ -66,7 +66,7 @@ def main(launch: dict[str, Any]) -> int:
 
 
 def _icarus_dump(top: str, build: Path, waves: str) -> list[Path]:
-    """A module that has Icarus write waves; cocotb's own is SystemVerilog."""
+    """A module that makes Icarus write waves; that of cocotb is SystemVerilog."""
     path = build / f"{_DUMP}.v"
     path.write_text(f"module {_DUMP};\n  initial begin\n    $dumpfile({json.dumps(waves)});\n"
                     f"    $dumpvars(0, {top});\n  end\nendmodule\n")
@@ -76,11 +76,11 @@ def _icarus_dump(top: str, build: Path, waves: str) -> list[Path]:
 def _verilate(
     sources: list[str], top: str, ports: list[str] | None, build: Path, waves: str | None,
 ) -> None:
-    """Compile with Verilator, for cocotb, the ports alone being public.
+    """Compile with Verilator for cocotb, with only the ports public.
 
-    cocotb's own runner makes every signal public, which keeps Verilator from optimising:
-    the 8 x 128 array then takes five times as long to compile. So it is done only if there are
-    no ``ports``. What is large is optimised, and compiled in several files at once.
+    cocotb's runner makes every signal public, which prevents optimisation by Verilator: the
+    8 x 128 array then takes five times as long to compile. This is done only without ``ports``.
+    Large designs are optimised and split into files that are compiled in parallel.
     """
     small = sum(Path(source).stat().st_size for source in sources) < _SMALL
     visible = build / "ports.vlt"

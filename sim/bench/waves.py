@@ -1,4 +1,4 @@
-"""A wave file by its name, and views of it beside it for GTKWave and Surfer."""
+"""Wave files, and views of them for GTKWave and Surfer."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = [
 
 _FORMATS = (".fst", ".vcd")
 _GTKWAVE_ZOOM = -16.0
-"""A pixel of GTKWave shows 2 to the power of minus this in steps of 1 ps: a cycle is some wide."""
+"""GTKWave shows 2 to the power of minus this, in ps, per pixel."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaveSignal:
-    """A signal of the top module as the wave file names it; ``width`` in bits."""
+    """A signal of the top module, named as in the wave file; ``width`` in bits."""
 
     name: str
     width: int
@@ -35,7 +35,7 @@ class WaveSignal:
 def check_waves(
     path: Path | str | None, simulator: Simulator = Simulator.VERILATOR,
 ) -> Path | None:
-    """Return the path of a wave file, whose folder is made; None for no waves."""
+    """Return the path of a wave file and create its folder; None for no waves."""
     if path is None:
         return None
     path = Path(path)
@@ -43,7 +43,7 @@ def check_waves(
         raise ValueError(f"a wave file must end in {' or '.join(_FORMATS)}, got {path}")
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give the name of a wave file to write")
-    # A missing g++ is reported where it is wanted.
+    # A missing g++ is reported where it is used.
     if path.suffix == ".fst" and simulator is Simulator.VERILATOR and shutil.which("g++"):
         for header, package in FST_HEADERS.items():
             if not has_header(header):
@@ -58,10 +58,10 @@ def check_waves(
 def wave_groups(
     manifest: Mapping[str, Any], sources: Sequence[Path],
 ) -> dict[str, list[WaveSignal]]:
-    """Return the signals of a unit worth a first look: clock and reset, then stream by stream.
+    """Return the signals of a unit to show first: clock and reset, then stream by stream.
 
-    Of a stream these are ``valid``, ``ready``, the payload, and those of its fields that are
-    signals in the Verilog; what belongs to no stream is under the empty name.
+    For a stream these are ``valid``, ``ready``, the payload, and its fields that are signals in
+    the Verilog; signals without a stream are under the empty name.
     """
     verilog = "".join(path.read_text(encoding="utf-8") for path in sources)
     widths = {port["name"]: port["width"] for port in manifest["ports"]}
@@ -82,7 +82,7 @@ def wave_groups(
 def with_views(
     waves: Path | None, manifest: Mapping[str, Any], sources: Sequence[Path],
 ) -> Iterator[None]:
-    """Around a simulation: :func:`write_views` after it, if it left waves, even if it failed."""
+    """Call :func:`write_views` after a simulation that left waves, even if it failed."""
     try:
         yield
     finally:
@@ -91,7 +91,7 @@ def with_views(
 
 
 def write_views(waves: Path, module: str, groups: Mapping[str, list[WaveSignal]]) -> list[Path]:
-    """Write which signals to show first: ``FILE.gtkw`` for GTKWave, ``FILE.sucl`` for Surfer.
+    """Write views with the signals to show: ``FILE.gtkw`` for GTKWave, ``FILE.sucl`` for Surfer.
 
     ``gtkwave x.vcd.gtkw`` opens the waves with them, and so does
     ``surfer -c x.vcd.sucl x.vcd``. The same groups give the same bytes.

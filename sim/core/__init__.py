@@ -1,1 +1,1 @@
-"""Simulation of the whole core: what is asked of it, what must come out, in which cycle."""
+"""Simulation of the whole core: its requests, and the expected outputs and cycles."""

@@ -22,22 +22,21 @@ __all__ = [
     "SDRAM_MODEL", "ImageMemory", "SimulatedSdram", "behind_memory", "sdram_faults", "sdram_times"]
 
 SDRAM_MODEL = Path(__file__).with_name("sdram_model.v")
-"""The Verilog that a simulator of :class:`SimulatedSdram` needs besides."""
+"""Additional Verilog for the simulation of :class:`SimulatedSdram`."""
 
 _STREAMS = ("reads", "data")
 
 
 def behind_memory(emitted: EmittedUnit, memory: wiring.Component, folder: Path) -> EmittedUnit:
-    """Put an emitted core and the memory behind its port into one unit, whose Verilog is in
-    ``folder``.
+    """Combine an emitted core and the memory behind its port in one unit, written to ``folder``.
 
-    The unit has the core's ports but for those of the memory, and ``pauses`` if the memory has it.
+    The unit has the core's ports except those of the memory, and ``pauses`` if the memory has it.
 
     Parameters
     ----------
     memory
-        It has the streams ``reads`` and ``data``, and may have ``sources``: Verilog files that it
-        needs.
+        A component with the streams ``reads`` and ``data``, and optionally ``sources``: Verilog
+        files that it needs.
     """
     unit = _CoreAndMemory(emitted, memory)
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +51,7 @@ def behind_memory(emitted: EmittedUnit, memory: wiring.Component, folder: Path) 
 
 
 class _CoreAndMemory(wiring.Component):
-    """An emitted core and a memory; ``ports`` are as a manifest lists them."""
+    """An emitted core and a memory; ``ports`` are in the format of a manifest."""
 
     def __init__(self, emitted: EmittedUnit, memory: wiring.Component) -> None:
         self._core, self._memory = emitted, memory
@@ -85,15 +84,15 @@ class _CoreAndMemory(wiring.Component):
 
 
 class ImageMemory(wiring.Component):
-    """A memory behind the port of a core: it answers requests in their order, ``latency`` cycles
-    after each.
+    """A memory behind the port of a core that answers requests in order, each after ``latency``
+    cycles.
 
     Members
     -------
     reads : ``In(stream.Signature(read_layout(params)))``
     data : ``Out(stream.Signature(params.port_bits))``
     pauses : ``In(1)``
-        While it is high, words come with pauses at random.
+        While high, words are delayed by random pauses.
     """
 
     def __init__(self, params: CoreParams, image: bytes, *, latency: int = 20) -> None:
@@ -139,18 +138,18 @@ class ImageMemory(wiring.Component):
 
 
 class SimulatedSdram(wiring.Component):
-    """A controller and a memory of so many words, which says in the log what the controller does
-    wrong, in lines with ``sdram_model``.
+    """A controller and a memory of ``words`` words, which logs violations by the controller in
+    lines with ``sdram_model``.
 
-    ``contents`` is the path of a file of hexadecimal words, from the folder that the simulation
-    runs in.
+    ``contents`` is the path of a file of hexadecimal words, relative to the working folder of the
+    simulation.
 
     Members
     -------
     reads, data, writes
         Of :class:`~sterna.hw.memory.sdram.SdramController`.
     times : ``In``
-        Those of the memory, see :func:`sdram_times`.
+        Timing of the memory, see :func:`sdram_times`.
     """
 
     def __init__(
@@ -183,13 +182,12 @@ class SimulatedSdram(wiring.Component):
 
 
 def sdram_times(params: SdramParams) -> int:
-    """The clock and the times of a memory in ps, 32 bits each."""
+    """The clock period and the timing of a memory in ps, 32 bits each."""
     return sum(value << 32 * index for index, value in enumerate(params.picoseconds.values()))
 
 
 def sdram_faults(log: Path) -> list[list[str]]:
-    """What the model of the memory found wrong, by the log of a simulation: a list for each time
-    that it was switched on."""
+    """Violations reported by the memory model in the log of a simulation: a list per power-up."""
     faults: list[list[str]] = [[]]
     was_off = False
     for line in log.read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""Both oracles: what the integer reference and onnxruntime compute, and answer to requests."""
+"""Both oracles: tensors and answers computed by the integer reference and onnxruntime."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def record_activations(
     model: QuantizedModel, texts: Sequence[np.ndarray], names: Sequence[str],
 ) -> list[Activations]:
     """Run each text, tokens ``[length]`` or frames ``[length, channels]``, from a fresh state with
-    both, those of one length side by side, and keep the tensors called ``names``.
+    both oracles, texts of equal length in a batch, and record the tensors called ``names``.
 
-    They are compared before anything is simulated, so a difference found later lies in the
+    The oracles are compared before any simulation, so that later differences are due to the
     gateware. Without names nothing is run.
     """
     found = [Activations(text, {}, {}, Comparison()) for text in texts]
@@ -62,20 +62,20 @@ class Generation:
     """Tokens generated after one token of a prompt."""
 
     after: int  # position of that token in the prompt
-    first: int  # position of the first generated one among all tokens since the request began
+    first: int  # position of the first generated token among all tokens of the request
     tokens: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Answer:
-    """What follows from a request."""
+    """Expected results of a request."""
 
     request: Request
-    # tokens that the model ran: the prompt, and of each generation all but the last
+    # tokens that the model ran: the prompt, and all but the last of each generation
     run: list[int] = field(default_factory=list)
     predict: list[bool] = field(default_factory=list)  # for each of them, whether the head ran
-    # what was generated, for each token of the prompt with a prediction; none if only logits were
-    # asked for
+    # generations, for each token of the prompt with a prediction; none if only logits were
+    # requested
     generations: list[Generation] = field(default_factory=list)
     # logits of every prediction, each int64 ``[vocab]``
     logits: list[np.ndarray] = field(default_factory=list)
@@ -84,14 +84,14 @@ class Answer:
 
     @property
     def generated(self) -> list[int]:
-        """Tokens generated, all together."""
+        """All generated tokens."""
         return [token for generation in self.generations for token in generation.tokens]
 
     def as_ran(self) -> list[Request]:
-        """The request as it turned out, for the cycle model, which knows no stop token.
+        """The request as executed, for the cycle model, which does not support stop tokens.
 
-        A request for each generation with as many tokens as it had, and one for what is
-        left of the prompt.
+        One request per generation with its actual number of tokens, and one for the rest of the
+        prompt.
         """
         request = self.request
         pieces, begin = [], 0
@@ -119,7 +119,7 @@ class Stepper(Protocol):
 
 
 class Oracle:
-    """Answers requests as one sequence of a core must: state and generator live on."""
+    """Answers requests like one sequence of a core: state and generator persist."""
 
     def __init__(self, stepper: Stepper, logit_frac: int = 8) -> None:
         self._stepper, self._logit_frac = stepper, logit_frac

@@ -1,4 +1,4 @@
-"""What came out of an emitted core against what must: tensors, logits, tokens, cycles."""
+"""Compare actual and expected outputs of an emitted core: tensors, logits, tokens, cycles."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["CorePhaseReport", "CoreScoreboard", "CyclesCheck", "check_tokens"]
 
 @dataclass(frozen=True, slots=True)
 class CyclesCheck:
-    """Cycles as simulated and as the cycle model predicts them."""
+    """Comparison of simulated cycles with the cycle model."""
 
-    events: int = 0  # were compared
+    events: int = 0  # number compared
     mismatches: int = 0
     first: str | None = None  # the first mismatch, in words
 
@@ -38,7 +38,7 @@ class CyclesCheck:
 def check_tokens(
     predicted: Sequence[Sequence[int]], seen: Sequence[Sequence[int]],
 ) -> CyclesCheck:
-    """Compare the cycles in which the tokens of each sequence came out."""
+    """Compare the output cycles of the tokens of each sequence."""
     pairs = []
     for sequence, (done, taken) in enumerate(zip(predicted, seen, strict=True)):
         pairs += [(f"token {index} of sequence {sequence}", *each)
@@ -52,21 +52,21 @@ def check_tokens(
 
 @dataclass(frozen=True, slots=True)
 class CorePhaseReport:
-    """How a phase came out."""
+    """Results of a phase."""
 
     name: str
     checks: Checks  # every tensor, the logits and the tokens against both oracles
-    cycles: int  # clock cycles in all
-    timing: CyclesCheck  # against the cycle model, where it knows them
+    cycles: int  # total clock cycles
+    timing: CyclesCheck  # against the cycle model, if predicted
     generated: list[list[int]] = field(default_factory=list)  # tokens of each sequence
-    # in which the tokens of each sequence came out
+    # output cycles of the tokens of each sequence
     token_cycles: list[list[int]] = field(default_factory=list)
 
 
 class CoreScoreboard:
-    """Compares all that an emitted core gave in a phase with the answers of both oracles.
+    """Compares all outputs of an emitted core in a phase with the answers of both oracles.
 
-    ``timed``: whether the cycle model knows its cycles.
+    ``timed`` says whether the cycle model predicts its cycles.
     """
 
     def __init__(
@@ -79,21 +79,21 @@ class CoreScoreboard:
     def check(
         self, phase: CorePhase, answers: Sequence[SequenceAnswer], result: PhaseResult,
     ) -> CorePhaseReport:
-        """Compare everything that came out of a phase."""
+        """Compare all outputs of a phase."""
         checks = Checks()
         sequences = range(self._params.sequences)
         tokens, cycles = self._tokens(result)
         logits = self._logits(result)
         for sequence in sequences:
             own = [each for each in answers if each.sequence == sequence]
-            # In the order of computation: the first difference is then the cause.
+            # In the order of computation, so that the first difference is the cause.
             checks += check_trace(self._model, self._params, result, sequence, [
                 TracedStep(each.tensors, each.first_token + index, head)
                 for each in own if each.tensors
                 for index, head in enumerate(each.answer.predict)])
             left, left_logits = tokens[sequence], logits[sequence]
             for index, each in enumerate(own):
-                # The last one gets what there is too much.
+                # The last one gets any excess.
                 count, vectors = (
                     (len(each.answer.generated), len(each.answer.logits))
                     if index + 1 < len(own) else (len(left), len(left_logits)))
@@ -110,7 +110,7 @@ class CoreScoreboard:
     def _predicted(
         self, answers: Sequence[SequenceAnswer], seen: Sequence[Sequence[int]],
     ) -> list[list[int]]:
-        """Cycles of the tokens of each sequence; behind a port after the first one's."""
+        """Cycles of the tokens of each sequence; with a port, relative to the first one."""
         tokens = run_cycles(self._params, self._model.stages, [
             (each.sequence, piece) for each in answers for piece in each.answer.as_ran()]).tokens
         if not self._params.port_bits:
@@ -119,7 +119,7 @@ class CoreScoreboard:
         return [[cycle - first + shown for cycle in each] for each in tokens]
 
     def _tokens(self, result: PhaseResult) -> tuple[list[list[int]], list[list[int]]]:
-        """Tokens of each sequence, and the cycles in which they came out."""
+        """Tokens of each sequence, and their output cycles."""
         words, fields = result.outputs["tokens"], self._fields["tokens"]
         owners = read_field(words, fields["sequence"]).reshape(-1)
         tokens = read_field(words, fields["token"]).reshape(-1)

@@ -1,4 +1,4 @@
-"""From requests, phase by phase, to the words that an emitted core gets, and what must come out."""
+"""Convert requests, phase by phase, to input words of a core and expected outputs."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ _PER_GROUP = 8
 
 @dataclass(frozen=True, slots=True)
 class CorePhase:
-    """Requests with their sequences, in the order in which their prompts are sent, and what the
-    bench does to the core meanwhile."""
+    """Requests with their sequences, in the order of sending their prompts, and the actions of the
+    bench."""
 
     name: str  # what it tests, for messages
     requests: tuple[tuple[int, Request], ...]
-    # Whether the core is reset first, and settled with a token: then its cycles are known. The
-    # requests must then start sequences.
+    # Whether the core is reset first and settled with a token, so that its cycles are predictable.
+    # The requests must then start sequences.
     reset: bool = False
     random_pauses: bool = False
-    # pauses of single ports, in place of what ``random_pauses`` says
+    # pauses of single ports, overriding ``random_pauses``
     pauses: Mapping[str, Pause] = field(default_factory=dict)
-    # If not None: nothing is compared, and the phase ends so many cycles after the last prompt
+    # If not None: nothing is compared, and the phase ends this many cycles after the last prompt
     # token was taken. The next phase must begin with a reset.
     cut_after: int | None = None
 
     @property
     def is_timed(self) -> bool:
-        """Whether the cycle model knows its cycles."""
+        """Whether the cycle model predicts its cycles."""
         return self.reset and not self.random_pauses and not self.pauses
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceAnswer:
-    """What must come out of a sequence for a request, by both oracles."""
+    """Expected outputs of a sequence for a request, by both oracles."""
 
     sequence: int
     answer: Answer  # of the reference
-    # of onnxruntime; None if the core shows its tensors, among which the logits are
+    # of onnxruntime; None if the core has a trace of its tensors, which include the logits
     onnx: Answer | None
-    # of all tokens since the sequence began, of both oracles; None if the core does not show them
+    # of all tokens since the sequence began, by both oracles; None if the core has no trace
     tensors: Activations | None
     first_token: int  # the request's first token among these
 
@@ -77,7 +77,7 @@ class CoreStimulus:
         self._ports = UnitPorts.of(emitted.manifest)
 
     def answers(self, phases: Sequence[CorePhase]) -> list[list[SequenceAnswer]]:
-        """Answer every request of every phase; none of one that is cut."""
+        """Answer every request of every phase, except phases that are cut."""
         params = self._params
         kinds: list[Stepper] = [IntegerModel(self._model)] if params.trace else [
             IntegerModel(self._model), OnnxModel(self._model)]
@@ -116,8 +116,8 @@ class CoreStimulus:
     def job(
         self, phases: Sequence[CorePhase], answers: Sequence[Sequence[SequenceAnswer]], seed: int,
     ) -> tuple[Job, list[int]]:
-        """The words of every phase, and where each phase is among those of the job: one that
-        settles the core comes before each that is reset."""
+        """The words of every phase, and the index of each phase in the job: a settling phase
+        precedes each phase with a reset."""
         params = self._params
         made: list[Phase] = []
         places: list[int] = []

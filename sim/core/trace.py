@@ -1,4 +1,4 @@
-"""What the trace port of a core or network shows, tensor by tensor, and the check of it."""
+"""Read and check the trace port of a core or network, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = ["TracedStep", "check_trace", "monitored_lanes"]
 _RESULTS: Mapping[StageKind, str] = MappingProxyType({
     StageKind.MLGRU: "z", StageKind.GLU: "z", StageKind.RESIDUAL: "full", StageKind.LAST: "full",
     StageKind.HEAD: "logits"})
-"""Where the lane of results has those of a stage; the others are vectors of the stream."""
+"""Field of the lane of results with those of a stage; the others are vectors of the stream."""
 
 _STREAM = frozenset(ADDED) - {StageKind.LAST}
-"""Stages whose vector is shown as one of the residual stream."""
+"""Stages with a vector traced as one of the residual stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedStep:
-    """A step of a sequence: its tensors by both oracles, its place among them, and whether its
-    results leave."""
+    """A step of a sequence: its tensors by both oracles, its index in them, and whether its
+    results are output."""
 
     tensors: Activations
     index: int
@@ -41,7 +41,7 @@ class TracedStep:
 
 
 def monitored_lanes(params: Geometry) -> list[MonitoredBits]:
-    """The lanes of the trace port, if there is one."""
+    """The lanes of the trace port, if any."""
     return [MonitoredBits(lane.name, "taps", lane.low, lane.width)
             for lane in lanes_of(params)] if params.trace else []
 
@@ -50,8 +50,8 @@ def check_trace(
     model: QuantizedModel, params: Geometry, result: PhaseResult, sequence: int,
     steps: Sequence[TracedStep],
 ) -> Checks:
-    """Compare every tensor that the trace port showed of a sequence, if there is a port, in the
-    order of computation: the first difference is then the cause."""
+    """Compare every traced tensor of a sequence, if there is a trace port, in the order of
+    computation, so that the first difference is the cause."""
     if not params.trace:
         return Checks()
     words = {}
@@ -72,9 +72,9 @@ def check_trace(
 
 
 class TraceReader:
-    """Reads the tensors of one sequence from what its lanes of the trace port showed.
+    """Reads the tensors of one sequence from its lanes of the trace port.
 
-    ``words`` are by name of a lane those that were valid for this sequence, in order.
+    ``words`` has, by lane name, the words valid for this sequence, in order.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class TraceReader:
         self._read = dict.fromkeys(self._fields, 0)
 
     def tensors(self, leaves: Sequence[bool]) -> Iterator[tuple[int, str, np.ndarray]]:
-        """Yield every tensor: its step in the sequence, its tap name and its flat values. A sum
-        that leaves is none of them: the port of results has it.
+        """Yield every tensor: its step in the sequence, its tap name and its flat values, except
+        sums on the port of results.
 
-        ``leaves`` says of each step whether its results leave, for which the last stage ran.
+        ``leaves`` says for each step whether its results are output, so that the last stage ran.
         """
         first = self._stages[0]
         for step, last in enumerate(leaves):

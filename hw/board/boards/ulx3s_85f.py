@@ -17,7 +17,7 @@ BOARD = Board(
     # GPIO 0 of the radio module held high keeps it from resetting the board.
     {"clk": ("clk25", 0, None), "rx": ("uart", 0, "rx"), "tx": ("uart", 0, "tx"),
      "led": ("led", 0, None), "radio_gpio0": ("esp32", 0, "gpio0")},
-    # What place and route reach with some room, the model in ROMs or in the SDRAM.
+    # Reached by place and route with some margin, with the model in ROMs or in the SDRAM.
     clock_hz=75_000_000, baud=1_000_000, memory=("sdram", 0),
     sizes=MappingProxyType({"rows": 8, "cols": 64}),
     network_sizes=MappingProxyType({"rows": 8, "cols": 32}))

@@ -1,1 +1,1 @@
-"""What computes: the core and its parts."""
+"""The core and its parts."""

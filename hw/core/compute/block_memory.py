@@ -1,4 +1,4 @@
-"""Block memories with a register behind them: ROMs as deep as they come, and rings."""
+"""Block memories with output registers: ROMs of any depth, and rings."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from sterna.hw.parts.pipeline import Pipeline
 __all__ = ["read_block_rom", "read_ring"]
 
 _BLOCK_BITS, _SMALL_BLOCK_BITS = 1 << 14, 1 << 12
-"""Of a block, in words of a power of two of bits."""
+"""Bits of a block, with words of a power of two of bits."""
 _LUT_WORDS = 16
-"""A ROM of so few words is a LUT for each bit, and left to the tool."""
+"""Most words of a ROM that takes one LUT per bit; it is left to the tool."""
 
 
 def read_block_rom(
     m: Module, steps: Pipeline, name: str, words: Sequence[int], width: int, depth: int,
     address: Value, *, small: bool = False,
 ) -> Value:
-    """Return the word at an address, two steps later: the memory, and its output register.
+    """Return the word at an address, two steps later: the memory and its output register.
 
-    The memory is cut into parts of as many bits as a block has at this depth: a deeper one would be
-    put together of several blocks, with a multiplexer in front of the register. A ``small`` block
-    has words of two bits at least, and none of parity.
+    The memory is split into parts of the word width that a block has at this depth; otherwise the
+    tool would stack blocks, with a multiplexer in front of the register. A ``small`` block has
+    words of at least two bits and no parity bits.
     """
     if small:
         part_bits = max(_SMALL_BLOCK_BITS >> (depth - 1).bit_length(), 2)
     else:
         part_bits = max(_BLOCK_BITS >> (depth - 1).bit_length(), 1)
-        if part_bits >= 8:      # then a block has a ninth of parity besides
+        if part_bits >= 8:      # a block then also has a parity bit per byte
             part_bits = part_bits // 8 * 9
     attributes = BLOCK_ROM if depth > _LUT_WORDS else {}
     parts = []
@@ -53,8 +53,8 @@ def read_ring(
 ) -> Value:
     """Return the word at an address of a ring, two steps later.
 
-    ``word`` is gathered from the parts of a ``fill`` by its user; it is written to the
-    ``fill.address`` of its last part, the step after that came.
+    The caller gathers ``word`` from the parts of a ``fill``; it is written to the
+    ``fill.address`` of its last part, one step after that part.
     """
     m.submodules[name] = ring = memory.Memory(
         shape=unsigned(len(Value.cast(word))), depth=depth, init=[],

@@ -1,4 +1,4 @@
-"""MLGRU and GLU: from the pre-activations of a group of rows to the next vector."""
+"""MLGRU and GLU: turn the pre-activations of a group of rows into the next vector."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Cells", "cell_taps"]
 
 
 def cell_taps(params: Geometry) -> StructLayout:
-    """What the lanes show: gates, candidate, state and output; ``silu(gate)`` and product."""
+    """Trace lanes: gates, candidate, state and output; ``silu(gate)`` and product."""
     def lane(layout: StructLayout, *names: str) -> StructLayout:
         return params.tap_layout(**{name: layout[name].shape for name in names})
 
@@ -31,23 +31,23 @@ def cell_taps(params: Geometry) -> StructLayout:
 class Cells(wiring.Component):
     """The lanes of MLGRU and GLU, and the states of all sequences.
 
-    The pre-activations of a slot wait until those of the last one come: three queues, of which
-    the last is the shortest. A beat of ``post_lanes`` channels is taken from them when the last
-    slot has it, and goes through the lanes in parts.
+    The pre-activations of each slot are queued until those of the last slot arrive: three queues,
+    the last one the shortest. A beat of ``post_lanes`` channels is then taken from all of them and
+    goes through the lanes in parts.
 
     Members
     -------
     results, results_valid : ``In``
-        Results of the post-processor; those of other stages pass by.
+        Results of the post-processor; those of other stages are ignored.
     stages : ``In(params.stage_layout).array(phases)``
     starts, active : ``In(sequences)``
-        For each sequence whether its state counts as zero, and whether it may change.
+        For each sequence, whether its state is taken as zero, and whether it may change.
     begins : ``In(1)``
-        Of the post-processor: a group begins.
+        The post-processor begins a group.
     room : ``Out(1)``
         There is room for a group of every sequence.
     elements, elements_valid : ``Out``, for each phase
-        Channels of the vector that is next.
+        Channels of the next vector.
     taps : ``Out(cell_taps(params))``, with a trace
     """
 
@@ -82,7 +82,7 @@ class Cells(wiring.Component):
             whose.elements.last.eq(tag.last & (part == parts - 1)),
         ]
 
-        # A phase has one stage at a time, so products and outputs of one never meet.
+        # A phase runs one stage at a time, so its GLU products and MLGRU outputs never coincide.
         made = []
         if StageKind.GLU in params.result_bits:
             made.append(self._glu(m, steps, valid & is_glu, whose, preacts))
@@ -102,7 +102,7 @@ class Cells(wiring.Component):
         return m
 
     def _glu(self, m, steps, valid, whose, preacts):
-        """Return (whether products come, whose they are, those of each lane)."""
+        """Return (whether products are valid, their owner, the product of each lane)."""
         params = self.params
         m.submodules.glu = glu = GluUnit(params.glu, self._sigmoid)
         products, inputs = glu.products.payload, glu.preacts.payload
@@ -117,7 +117,7 @@ class Cells(wiring.Component):
         return glu.products.valid, later, list(products.p)
 
     def _mlgru(self, m, steps, valid, whose, preacts):
-        """Return (whether outputs come, whose they are, those of each lane)."""
+        """Return (whether outputs are valid, their owner, the output of each lane)."""
         params = self.params
         lanes = [MlgruLane(params.mlgru, self._sigmoid) for _ in range(params.cell_lanes)]
         for index, lane in enumerate(lanes):
@@ -141,8 +141,8 @@ class Cells(wiring.Component):
             whose.phase, whose.elements.sequence))]
 
     def _gather(self, m, steps):
-        """Queue pre-activations; return (whether some leave, their tag, those of the slots, which
-        part of their beat), from registers."""
+        """Queue pre-activations; return, from registers, (whether some leave, their tag, the
+        values of each slot, the part of their beat)."""
         params, results = self.params, self.results
         parts = params.post_lanes // params.cell_lanes
         shape = results.z.shape()
@@ -153,7 +153,7 @@ class Cells(wiring.Component):
         is_ours = self.results_valid & (
             (results.tag.kind == StageKind.MLGRU) | (results.tag.kind == StageKind.GLU))
         is_last = results.tag.slot == stage.last_slot
-        # Of a GLU gate comes in the place of f, and up in that of g.
+        # In a GLU, gate uses the queue of f, and up that of g.
         chosen = [is_ours & (results.tag.slot == 0), is_ours & (results.tag.slot == 1) & ~is_last,
                   is_ours & is_last]
         values = []
@@ -169,7 +169,7 @@ class Cells(wiring.Component):
             with m.If(enable):
                 m.d.sync += place.eq(place + 1)
             values.append(read.data)
-        # The slot that a GLU lacks keeps its place among the others.
+        # Advance the queue of the slot that a GLU lacks along with the others.
         with m.If(is_ours & is_last & (stage.last_slot == 1)):
             m.d.sync += places[1].eq(places[1] + 1)
         m.submodules.tags = store = memory.Memory(
@@ -187,8 +187,8 @@ class Cells(wiring.Component):
         with m.If(leaves):
             m.d.sync += out_place.eq(following)
         group = params.batch * params.row_beats
-        # A group is counted a cycle after it begins. Two never begin in cycles that follow each
-        # other, so what there is room for may come late.
+        # A group is counted a cycle after it begins. Two never begin in consecutive cycles, so
+        # `room` may be late.
         kept, begun = Signal(range(depth + 1)), Signal()
         m.d.sync += [
             begun.eq(self.begins),
@@ -204,7 +204,7 @@ class Cells(wiring.Component):
                 steps.register(part, "part"))
 
     def _states(self, m, steps, valid, whose, lanes):
-        """The state memory: read for its candidates, written once the new state is there."""
+        """Add the state memory: read with the candidates, written with the new states."""
         params, unit = self.params, self.params.mlgru
         stage = Array(self.stages)[whose.phase]
         sequence = params.sequence_of(whose.phase, whose.elements.sequence)

@@ -23,24 +23,24 @@ __all__ = ["Core", "logit_layout"]
 
 
 def logit_layout(params: CoreParams) -> StructLayout:
-    """The logits of ``post_lanes`` tokens of a sequence that requested a prediction; ``last`` with
-    those of the last token."""
+    """The logits of ``post_lanes`` tokens of a sequence that requested a prediction; ``last`` is
+    set for the last tokens."""
     return StructLayout({
         "sequence": range(max(params.sequences, 2)), "last": 1,
         "logits": ArrayLayout(signed(params.profile.logit.bits), params.post_lanes)})
 
 
 class Embedder(wiring.Component):
-    """The vectors of the tokens of a phase, sequence by sequence, word by word.
+    """Reads the embeddings of the tokens of a phase, sequence by sequence, word by word.
 
     Members
     -------
     jobs : ``In(stream.Signature(...))``
-        A phase, and the chunks of a vector.
+        A phase, and the chunks per vector.
     owner, token : ``Out``, ``In``
-        The sequence whose token is read in the same cycle.
+        A sequence, and its token in the same cycle.
     phase, done : ``Out(1)``
-        In this cycle the last word of a phase is read.
+        The last word of a phase is read in this cycle.
     embedded, embedded_valid : ``Out``, for each phase
         The words.
     tokens, rows
@@ -68,7 +68,7 @@ class Embedder(wiring.Component):
         steps = Pipeline(m, Const(1))
         source = self._from_port if params.port_bits else self._from_rom
         reading, sequence, word, last_word, x, way = source(m, steps)
-        # A cycle more, for the way from the memories to those of the vectors.
+        # One more cycle for routing to the memories of the vectors.
         way += 1
         valid = steps.flags(reading, way, "valid")[-1]
         whose = element_layout(params)
@@ -89,8 +89,8 @@ class Embedder(wiring.Component):
         return m
 
     def _from_rom(self, m, steps):
-        """Return (whether a word is read, of which sequence, its place, whether it is the last,
-        the word, so many cycles later)."""
+        """Return (whether a word is read, its sequence, its index, whether it is the last, the
+        word, the latency of the word in cycles)."""
         params, job = self.params, self.jobs.payload
         per_chunk = params.quant_lanes // params.post_lanes
         active, reading = Signal(), Signal()
@@ -99,11 +99,11 @@ class Embedder(wiring.Component):
         words = Signal(range(params.chunks * per_chunk + 1))
         word = Signal(range(params.chunks * per_chunk))
         last_word, last_sequence = Signal(), Signal()
-        # The rows of every model are as far apart as those of the widest one.
+        # Rows are spaced for the widest model, whatever the model.
         pitch = params.vector_words
         depth = max(params.vocab * pitch, 2)
         address = Signal(range(depth), reset_less=True)
-        # Where the row of the upcoming sequence begins: known two cycles after which one it is.
+        # Start of the row of the upcoming sequence, known two cycles after the sequence.
         token = steps.register(self.token, "token")
         first = steps.register(constant_product(token, pitch)[:len(address)], "first")
         changes, known = Signal(), Signal()
@@ -137,8 +137,8 @@ class Embedder(wiring.Component):
         return reading, sequence, word, last_word, x, 2
 
     def _from_port(self, m, steps):
-        """Ask for the rows of all sequences; hand on their words as they come. Returns as
-        :meth:`_from_rom` does."""
+        """Request the rows of all sequences and forward their words on arrival. Returns the same
+        as :meth:`_from_rom`."""
         params, job = self.params, self.jobs.payload
         per_chunk = params.quant_lanes // params.post_lanes
         size, port = params.element_bits, params.port_bits
@@ -163,7 +163,7 @@ class Embedder(wiring.Component):
             with m.If(last_word):
                 m.d.sync += [sequence.eq(sequence + 1), comes.eq(sequence != params.batch - 1)]
 
-        # Words of the port are put together or taken apart; a row begins with one of its own.
+        # Words of the port are joined or split; every row begins with a new word.
         ratio = params.post_lanes * size // port
         if ratio > 1:
             part = Signal(range(ratio))
@@ -185,12 +185,12 @@ class Embedder(wiring.Component):
 
 
 class Core(wiring.Component):
-    """A MatMul-free language model that runs by itself, a token of every sequence at a time.
+    """A complete MatMul-free language model that runs a token of every sequence at a time.
 
-    The sequences of a phase go through a token together: each weight word is used for all of them,
-    one after the other. With two phases the vectors of one are normalised while those of the other
-    are multiplied. A phase begins a token when one of its sequences has one; idle sequences keep
-    their state, and results computed for them are discarded.
+    The sequences of a phase process a token together: each weight word is used for all of them, one
+    by one. With two phases, the vectors of one are normalised while those of the other are
+    multiplied. A phase begins a token when one of its sequences has one; idle sequences keep their
+    state, and results computed for them are discarded.
 
     Members
     -------
@@ -200,9 +200,9 @@ class Core(wiring.Component):
     taps : ``Out(trace_layout(params))``, with a trace
         Every intermediate vector.
     reads, data, failed, status
-        With a port, of :class:`~sterna.hw.core.image.reader.ImageReader`: prompts are taken,
-        tokens and logits given while the status is ``RUNNING``. Of the image only its ``params``
-        are used then.
+        With a port, of :class:`~sterna.hw.core.image.reader.ImageReader`: prompts are accepted,
+        and tokens and logits output, while the status is ``RUNNING``. Only the ``params`` of the
+        image are then used.
     """
 
     def __init__(self, image: CoreImage) -> None:
@@ -254,7 +254,7 @@ class Core(wiring.Component):
         return m
 
     def _phase(self, m, phase, index, following):
-        """The rounds of a phase; return whether its next stage has its vectors."""
+        """Control the rounds of a phase; return whether the vectors of its next stage are ready."""
         params, sampler, embedder = self.params, self.sampler, self.embedder
         each, choices = self.sequences.rounds[phase], sampler.choices
         running, embeds = Signal(name=f"running{phase}"), Signal(name=f"embeds{phase}")
@@ -284,7 +284,7 @@ class Core(wiring.Component):
             m.d.comb += wanted.eq(1)
         with m.If(complete):
             m.d.sync += index.eq(Mux(is_head, 0, index + 1))
-        # The last phase that asks goes first; one that is not served at once waits.
+        # The last requesting phase goes first; one that is not served at once waits.
         with m.If(each.begins | embeds):
             m.d.comb += [embedder.jobs.valid.eq(1), embedder.jobs.payload.phase.eq(phase),
                          embedder.jobs.payload.chunks.eq(following.chunks)]

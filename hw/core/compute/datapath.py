@@ -1,5 +1,5 @@
-"""What a program runs on: a norm, the array, the post-processor, the cells, the residual stream,
-and what reads it from a memory."""
+"""The datapath of a program: norm, array, post-processor, cells, residual stream and image
+reader."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from sterna.model.quantized.plan import StageKind
 __all__ = ["READ_CYCLES", "Datapath", "join_norm"]
 
 READ_CYCLES = 4
-"""From the index of a stage to the stage, by :meth:`Datapath.programs`: a turn, the memory, a
-register."""
+"""Cycles from the index of a stage to the stage in :meth:`Datapath.programs`: a turn, the memory,
+a register."""
 
 
 def join_norm(m, norm, stores, sources):
-    """Add a norm, and the stores of the vectors of each phase; ``sources`` are the elements of
-    each, and whether they are valid."""
+    """Add a norm and the vector stores of each phase; ``sources`` are the elements of each phase,
+    and whether they are valid."""
     m.submodules.norm = norm
     for phase, (store, (elements, valid)) in enumerate(zip(stores, sources, strict=True)):
         m.submodules[f"vectors{phase}"] = store
@@ -44,11 +44,10 @@ def join_norm(m, norm, stores, sources):
 
 
 class Datapath:
-    """The parts that a program runs on; those that it has no use for are None.
+    """The parts that run a program; unused parts are None.
 
-    A component has one as a member and adds the parts to its own module, where they stand side by
-    side with what brings vectors and says when a phase begins and ends, and with the port where
-    results leave.
+    A component holds one and adds the parts to its module, next to the source of vectors, the
+    control of the phases and the port for results.
     """
 
     def __init__(self, image: ProgramImage) -> None:
@@ -62,20 +61,20 @@ class Datapath:
         has_cells = {StageKind.MLGRU, StageKind.GLU} & set(params.result_bits)
         self.cells = Cells(params, params.profile.sigmoid_table()) if has_cells else None
         self.residual = Residual(params) if params.vector_words else None
-        # With a port: of the image only ``params`` are used then.
+        # With a port, only the ``params`` of the image are used.
         self.reader = ImageReader(params) if params.port_bits else None
         self.port_members = {name: self.reader.signature.members[name] for name in (
             "reads", "data", "failed", "status")} if self.reader else {}
-        # Of each phase the elements that begin a program, or a stage, and whether they are valid.
+        # For each phase, the elements that begin a program, or a stage, and whether they are valid.
         self.vectors: list = []
 
     @property
     def is_running(self):
-        """Whether the program is there."""
+        """Whether the program is loaded."""
         return self.reader.status == ImageStatus.RUNNING if self.reader else Const(1)
 
     def read_image(self, m, unit):
-        """Read the image through the port of a unit, which has ``port_members``."""
+        """Read the image through the port of a unit with ``port_members``."""
         m.submodules.reader = reader = self.reader
         products, post = self.products, self.post
         for name in ("reads", "data"):
@@ -87,8 +86,8 @@ class Datapath:
         ]
 
     def programs(self, m):
-        """For each phase the index of its next stage, and that stage, ``READ_CYCLES`` later, from
-        a memory."""
+        """Return, for each phase, the index of its next stage and the stage, ``READ_CYCLES``
+        later, from a memory."""
         params, layout = self.params, self.params.stage_layout
         m.submodules.stages = rom = memory.Memory(
             shape=layout, depth=max(params.stages, 2),
@@ -113,13 +112,13 @@ class Datapath:
         return programs
 
     def add_array(self, m):
-        """Add array and post-processor; the latter takes the sums of the former."""
+        """Add the array and the post-processor of its sums."""
         m.submodules.products, m.submodules.post = self.products, self.post
         wiring.connect(m, self.products.sums, self.post.sums)
 
     def add(self, m, vectors):
-        """Add all parts. ``vectors``: for each phase the elements of those that begin a program,
-        and whether they are valid."""
+        """Add all parts. ``vectors``: for each phase, the elements of the vectors that begin a
+        program, and whether they are valid."""
         norm, products, post = self.norm, self.products, self.post
         cells, residual = self.cells, self.residual
         self.add_array(m)
@@ -150,7 +149,7 @@ class Datapath:
         ]
 
     def leaving(self):
-        """Whose results leave, the results, and whether they do in this cycle."""
+        """Return the tag of the outgoing results, the results, and whether they are valid."""
         results = self.post.results
         if StageKind.LAST in self.params.result_bits:
             return self.residual.sums_tag, self.residual.sums, self.residual.sums_valid
@@ -158,7 +157,7 @@ class Datapath:
                 self.post.results_valid & (results.tag.kind == StageKind.HEAD))
 
     def queue_jobs(self, m, taken, phase):
-        """Give a job of a phase to both: its vectors, and its scales, begin to come."""
+        """Queue a job of a phase for array and post-processor: its vectors and scales follow."""
         for name, unit in (("issue", self.products), ("result", self.post)):
             m.submodules[f"{name}_queue"] = queue = TaskQueue(1, depth=2)
             m.d.comb += [queue.put.eq(taken), queue.payload.eq(phase),
@@ -166,8 +165,8 @@ class Datapath:
             wiring.connect(m, queue.head, unit.jobs)
 
     def queue_results(self, m, port, word, wanted=1):
-        """Queue the results that leave, and are ``wanted``, at a port, and see to it that there is
-        room for them. ``word`` is what the port shows of them."""
+        """Queue the outgoing results that are ``wanted`` at a port, and ensure that there is room
+        for them. ``word`` is the payload of the port."""
         depth, (_, _, comes) = self.params.logit_depth, self.leaving()
         m.submodules.logit_queue = queue = fifo.SyncFIFO(width=len(Value.cast(word)), depth=depth)
         steps, wanted = Pipeline(m, Const(1)), Value.cast(wanted)
@@ -179,20 +178,20 @@ class Datapath:
             port.payload.eq(queue.r_data),
             queue.r_en.eq(port.ready & self.is_running),
         ]
-        # What nobody wants is gone as it comes; two may go in a cycle. What comes is counted a
-        # cycle late, and one more may come until this is known.
+        # Unwanted results are dropped at once, so two may leave in a cycle. Arrivals are counted a
+        # cycle late, so one more may arrive before the count is known.
         kept, came = Signal(range(depth + 1)), Signal()
         gone = port.valid & port.ready
         m.d.sync += [came.eq(self.post.takes_logits), kept.eq(kept + came - gone - dropped),
                      self.post.logit_room.eq(kept < Mux(came, depth - 2, depth - 1))]
 
     def stage(self, index):
-        """A stage of a program that is constant."""
+        """Return a stage of a constant program."""
         layout = self.params.stage_layout
         return layout(Array(Const(word, layout.size) for word in self.image.stages)[index])
 
     def complete(self, m, phase):
-        """Whether the vectors of a phase are complete, a cycle after the last one is."""
+        """Return whether the vectors of a phase are complete, a cycle after the last one."""
         batch = self.params.batch
         count = Signal(range(batch + 1), name=f"complete{phase}")
         complete = Signal(name=f"all_complete{phase}")
@@ -201,8 +200,8 @@ class Datapath:
         return complete
 
     def work_on(self, m, phase, complete, following):
-        """Take over the ``following`` stage of a phase once its vectors are complete; return the
-        stage."""
+        """Switch a phase to its ``following`` stage once its vectors are complete; return the
+        current stage."""
         stage = Signal(self.params.stage_layout, name=f"stage{phase}", reset_less=True)
         with m.If(complete):
             m.d.sync += stage.eq(following)
@@ -212,7 +211,7 @@ class Datapath:
         return stage
 
     def choose_jobs(self, m, wanted):
-        """The next job of norm, array and post-processor, of the phases that want one."""
+        """Choose the next job of norm, array and post-processor among the phases that want one."""
         params, norm = self.params, self.norm
         waiting = [Signal(name=f"waits{phase}") for phase in range(params.phases)]
         phase = Signal()
@@ -229,6 +228,6 @@ class Datapath:
         ]
         with m.If(taken):
             m.d.sync += last.eq(phase)
-        # The others have a cycle more: activations come many later.
+        # Array and post-processor start a cycle later: activations take many cycles.
         steps = Pipeline(m, Const(1))
         self.queue_jobs(m, steps.flags(taken, 1, "taken")[-1], steps.delay(phase, 1, "job"))

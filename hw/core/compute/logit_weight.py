@@ -26,7 +26,7 @@ BETA_BITS = 18
 
 @dataclass(frozen=True, slots=True)
 class WeightParams:
-    """Formats of weights, which are probabilities without a norm."""
+    """Formats of weights, which are unnormalised probabilities."""
 
     profile: NumericProfile  # `profile.logit` is the format of the logits
     vocab: int  # logits of a vector
@@ -48,21 +48,21 @@ class WeightParams:
 
     @property
     def total_bits(self) -> int:
-        """Bits of a sum of all weights."""
+        """Bits of the sum of all weights."""
         return (self.vocab * int(EXP_TABLE[0])).bit_length()
 
 
-_HALVING_BITS = 5       # no table entry is left after 31 halvings
-_FINE_BITS = 3          # of these: halvings that are no multiple of eight
+_HALVING_BITS = 5       # every table entry is 0 after 31 halvings
+_FINE_BITS = 3          # of these: halvings modulo eight
 
 
 class LogitWeight(wiring.Component):
     """``2^(-u/64)`` of a logit, with ``u`` its distance from the largest times beta: an element
     of ``Sampler.weights``.
 
-    A pipeline of :attr:`latency` steps: difference, way, product, rounding, table, halvings in
-    eights, the other halvings. No bits are lost: a difference of two logits, the larger first,
-    fits the bits of a logit, and a weight halved 17 times or more is zero.
+    A pipeline of :attr:`latency` steps: difference, routing, product, rounding, table, halvings in
+    eights, the other halvings. No bits are lost: the largest logit minus another fits the bits of
+    a logit, and a weight halved 17 times or more is zero.
     """
 
     latency = 7
@@ -84,7 +84,7 @@ class LogitWeight(wiring.Component):
         params = self.params
         steps = Pipeline(m, Const(1))
 
-        # Of a void logit, the difference may be negative: then it means nothing.
+        # The difference of a void logit may be negative; it is then ignored.
         difference = (self.best - self.logit)[:params.profile.logit.bits]
         difference = steps.delay(difference, 2, "difference")
         product = steps.register(difference * self.beta, "product")

@@ -1,4 +1,4 @@
-"""The norm: the vectors of the sequences, one after the other, into activations and scales."""
+"""The norm: turns the vectors of the sequences, one by one, into activations and scales."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ __all__ = [
 
 _READ_STEPS = 2     # from the address of a chunk to the chunk: memory, its register
 READ_AHEAD = _READ_STEPS + 1
-"""Cycles that a vector may be read before its reciprocal is there: they meet at the multipliers."""
+"""Cycles by which reading a vector may precede its reciprocal: they meet at the multipliers."""
 ACT_STEPS = READ_AHEAD + 3
-"""Cycles from reading a chunk to its activations: two for the product, and one to round it."""
+"""Cycles from reading a chunk to its activations: two for the product, one for rounding."""
 
 
 def sum_steps(params: Geometry) -> int:
-    """Cycles from the last activations of a vector to the start of its root: squares in two, their
-    tree, the sum."""
+    """Cycles from the last activations of a vector to the start of its root: two for squares, then
+    their adder tree and the sum."""
     return 2 + (params.quant_lanes - 1).bit_length() + 1
 
 
 def act_layout(params: Geometry) -> StructLayout:
-    """A chunk of activations on its way to the clusters.
+    """A chunk of activations for the clusters.
 
-    ``chunk``: its place in the tile, ``tile_ends`` and ``last``: with the last of a tile, and of
-    the vector.
+    ``chunk``: its index in the tile. ``tile_ends`` and ``last``: last chunk of a tile, of the
+    vector.
     """
     per_tile = params.cols // params.quant_lanes
     return StructLayout({
@@ -44,7 +44,7 @@ def act_layout(params: Geometry) -> StructLayout:
 
 
 def coming_layout() -> StructLayout:
-    """What is known of a chunk of activations a cycle before it comes."""
+    """Fields of a chunk of activations known a cycle ahead."""
     return StructLayout({"phase": 1, "tile_ends": 1, "last": 1})
 
 
@@ -56,7 +56,7 @@ def scale_layout(params: Geometry) -> StructLayout:
 
 
 def norm_taps(params: Geometry) -> StructLayout:
-    """What a norm shows: maximum and reciprocal, sum of squares and root, and the scale ``v``."""
+    """Trace lanes: maximum and reciprocal, sum of squares and root, and the scale ``v``."""
     norm = params.norm
     return StructLayout({
         "maximum": params.tap_layout(m=unsigned(norm.y_bits), r=unsigned(norm.r_bits)),
@@ -67,26 +67,26 @@ def norm_taps(params: Geometry) -> StructLayout:
 class Norm(wiring.Component):
     """8-bit activations and scales: ``sterna.model.quantized.integer.norm_quant``.
 
-    A job is the vectors of a phase. Three of them are worked on at a time: the reciprocal of one
-    maximum is looked up while the vector before is multiplied with its own, and of the one before
-    that the root is taken. One table gives the reciprocals of maxima and roots; in a compact core
-    a divider for each, which a root waits for.
+    A job is the vectors of a phase. Three vectors are in the pipeline: the reciprocal of one
+    maximum is looked up, the vector before is multiplied by its reciprocal, and the root of the
+    one before that is computed. One table gives the reciprocals of maxima and roots; a compact
+    core has a divider for each, which a root waits for.
 
     Members
     -------
     jobs : ``In(stream.Signature(1))``
-        The phase whose vectors are complete.
+        The phase with complete vectors.
     stages : ``In(params.stage_layout).array(phases)``
     phase, sequence : ``Out``
-        Whose maximum is read, ``maximum``, in the same cycle; it is used from the next one on.
+        Vector whose ``maximum`` is read in the same cycle and used from the next one on.
     read_phase, read_sequence, chunk : ``Out``
-        Which chunk is read, ``word``, two cycles later.
+        Chunk to read; ``word`` follows two cycles later.
     acts, acts_valid, coming, coming_valid : ``Out``
-        Activations, and what is known of them a cycle before.
+        Activations, and their fields known a cycle ahead.
     scales, scales_valid : ``Out``
         Scales of each slot.
     scaled, scaled_phase : ``Out(1)``
-        From the cycle after the next on a sequence's scales come, one a cycle.
+        A sequence's scales follow from the cycle after the next on, one per cycle.
     taps : ``Out(norm_taps(params))``, with a trace
     """
 
@@ -127,7 +127,7 @@ class Norm(wiring.Component):
         vector = self._stream(m, steps, *self._reciprocals(
             m, steps, starts, maximum, root.done, *reciprocal))
         owner = self._sum(m, steps, root, *vector)
-        # With a divider the next root begins after this quotient is there.
+        # With a divider, the next root begins only after this quotient is done.
         whose = owner.shape()(steps.delay(
             owner, 0 if self.params.compact else norm.quotient_steps, "whose"))
         self._scale(m, steps, rooted, whose, v)
@@ -136,8 +136,8 @@ class Norm(wiring.Component):
         return m
 
     def _look_up(self, m, steps, starts, maximum, root):
-        """Return (the reciprocal of the maximum, whether a vector may be read for it, whether it is
-        there), (that of the root, whether it is there)."""
+        """Return (reciprocal of the maximum, whether its vector may be read, whether it is valid),
+        (reciprocal of the root, whether it is valid)."""
         norm, profile = self.params.norm, self.params.profile
         m.submodules.table = table = ReciprocalTable(norm.table)
         m.d.comb += [
@@ -153,7 +153,7 @@ class Norm(wiring.Component):
                 (v[:norm.scale_bits], rooted))
 
     def _divide(self, m, steps, starts, maximum, root):
-        """As :meth:`_look_up`, of two dividers in place of the table."""
+        """As :meth:`_look_up`, with two dividers instead of the table."""
         norm = self.params.norm
         m.submodules.reciprocal = reciprocal = ConstantDivider(norm.reciprocal)
         m.submodules.scale = scale = ConstantDivider(norm.scale)
@@ -173,8 +173,8 @@ class Norm(wiring.Component):
                          *(tap[name].eq(value) for name, value in values.items())]
 
     def _reciprocals(self, m, steps, starts, maximum, rooted, r, soon, found):
-        """Ask for the reciprocal of the next vector's maximum; return (whether it is there, what
-        says that it is taken, the vector: reciprocal, whether it is all zero, whose it is)."""
+        """Request the reciprocal of the next vector's maximum; return (whether it is ready, signal
+        to set when it is taken, the vector: reciprocal, whether it is all zero, its owner)."""
         params, norm = self.params, self.params.norm
         active, waiting, ready, taken = Signal(), Signal(), Signal(), Signal()
         settled = steps.flags(active, 1, "settled")[-1]     # the maximum is that of the job
@@ -212,7 +212,7 @@ class Norm(wiring.Component):
         return ready, taken, vector
 
     def _stream(self, m, steps, ready, taken, following):
-        """Read a vector, multiply, round; return (chunk valid, first, silent, activations)."""
+        """Read, multiply and round a vector; return (chunk valid, first, silent, activations)."""
         params, norm, profile = self.params, self.params.norm, self.params.profile
         active, first = Signal(), Signal()
         all_zero = Signal(reset_less=True)
@@ -272,7 +272,7 @@ class Norm(wiring.Component):
                 steps.delay(all_zero, ACT_STEPS, "acts_silent"), acts)
 
     def _sum(self, m, steps, root, valid, first, silent, acts):
-        """Sum the squares and start the root; return (whose root it is)."""
+        """Sum the squares and start the root; return the owner of the root."""
         params, norm = self.params, self.params.norm
         level = []
         for lane in range(params.quant_lanes):
@@ -295,7 +295,7 @@ class Norm(wiring.Component):
         owner = Signal(StructLayout({"phase": 1, "sequence": params.batch_bits}))
         m.d.comb += [
             root.start.eq(complete),
-            # Of a vector that is all zero the root is that of 127^2.
+            # An all-zero vector takes the root of 127^2.
             root.value.eq(Mux(steps.delay(silent, way + 1, "sum_silent"), 127 ** 2, total)),
         ]
         whose = steps.delay(Cat(acts.phase, acts.sequence), way + 1, "sum_of")
@@ -306,7 +306,7 @@ class Norm(wiring.Component):
         return owner
 
     def _scale(self, m, steps, rooted, whose, value):
-        """``A = rs(V * K, combine_shift)`` of each slot, one after the other."""
+        """Compute ``A = rs(V * K, combine_shift)`` of each slot, one by one."""
         params, profile = self.params, self.params.profile
         v = Signal(len(value), reset_less=True)
         owner = Signal(StructLayout({"phase": 1, "sequence": params.batch_bits}))

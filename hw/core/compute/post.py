@@ -1,4 +1,4 @@
-"""From sums to results: scale, shift and bias, and where each result goes."""
+"""The post-processor: turns sums into results by scale, shift and bias."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _FIELDS = {StageKind.MLGRU: "z", StageKind.GLU: "z", StageKind.HEAD: "logits",
 
 
 def _fields(params: Geometry) -> dict[str, int]:
-    """Signed bits of the results of the kinds of stages in the program, by field."""
+    """Signed bits of the results of each kind of stage in the program, by field."""
     return {_FIELDS[kind]: bits for kind, bits in params.result_bits.items()}
 
 
 def result_layout(params: Geometry) -> StructLayout:
-    """Results of ``post_lanes`` rows, saturated to each of their formats, and whose they are; with
-    a trace also as they were before."""
+    """Results of ``post_lanes`` rows, saturated to each of their formats, and their tag; with a
+    trace also unsaturated."""
     lanes = params.post_lanes
     return StructLayout({
         "tag": params.tag_layout,
@@ -44,12 +44,12 @@ def result_layout(params: Geometry) -> StructLayout:
 
 
 def sum_tap(params: Geometry) -> StructLayout:
-    """The dot products of some rows, as the trace shows them."""
+    """Trace lane: the dot products of some rows."""
     return params.tap_layout(acc=ArrayLayout(signed(params.sum_bits), params.post_lanes))
 
 
 class Post(wiring.Component):
-    """Requantises the sums of the array, ``post_lanes`` a cycle.
+    """Requantises the sums of the array, ``post_lanes`` per cycle.
 
     Sums wait until the scales of their sequence are known and there is room for their results;
     from then on nothing stalls.
@@ -57,25 +57,25 @@ class Post(wiring.Component):
     Members
     -------
     jobs : ``In(stream.Signature(1))``
-        The phase that is next.
+        The next phase.
     stages : ``In(params.stage_layout).array(phases)``
     scales, scales_valid, scaled, scaled_phase : ``In``
-        Scales, as the norm makes them.
+        Scales from the norm.
     fresh, fresh_phase : ``In(1)``
-        The scales of a phase are not those of its next job.
+        Invalidates the scales of a phase.
     sums : ``In(stream.Signature(params.sum_layout))``
     cell_room, begins : ``In(1)``, ``Out(1)``
         There is room for the pre-activations of a group of every sequence; such a group begins.
     logit_room, takes_logits : ``In(1)``, ``Out(1)``
         There is room for a beat of logits; such a beat is taken.
     fill : ``In(header_fill_layout(params))``, with a port
-        Biases and numbers of -1 weights that are read ahead: they come before the weights.
+        Prefetched biases and numbers of -1 weights: they precede the weights.
     header_used : ``Out(1)``
-        Those of a group were used for the last sequence.
+        The header of a group was used for the last sequence.
     results, results_valid : ``Out``
     coming : ``Out(params.tag_layout)``
-        Whose results come ``params.requantize.latency`` cycles later, if any do; sums that are
-        not requantised come at once.
+        Tag of the results ``params.requantize.latency`` cycles later, if there are any; of the
+        current ones if sums are not requantised.
     tap : ``Out(sum_tap(params))``, with a trace
     """
 
@@ -117,7 +117,7 @@ class Post(wiring.Component):
             for first in range(0, params.rows, params.post_lanes))[part]
         sums = ArrayLayout(signed(params.sum_bits), params.post_lanes)(
             steps.delay(sums, FRONT_STEPS, "sums"))
-        # What takes them, requantiser or queue of heads, begins with a register.
+        # Their consumer, requantiser or queue of heads, begins with a register.
         accs = [(sum_ + each.minus)[:params.sum_bits].as_signed()
                 for sum_, each in zip(sums, word, strict=True)]
         valid = steps.flags(taken, FRONT_STEPS, "taken")[-1]
@@ -160,7 +160,7 @@ class Post(wiring.Component):
                 m.d.comb += self.results[name][lane].eq(numbers.narrowed(results, lane, bits))
 
     def _take(self, m, tag, header):
-        """Take sums beat by beat; return (whether one is taken, which lanes of the sums)."""
+        """Take sums beat by beat; return (whether one is taken, the part of the sums)."""
         params = self.params
         active, taken = Signal(), Signal()
         part = Signal(range(max(params.row_beats, 2)))
@@ -168,7 +168,7 @@ class Post(wiring.Component):
         left = Signal(range(params.most_headers + 1))
         counts = arrivals(m, self, self.scaled, self.scaled_phase)
 
-        # Of the beat that is next, known a cycle ahead; none is ready without a job.
+        # State of the next beat, known a cycle ahead; none is ready without a job.
         ready, is_head, begins, last_header = Signal(), Signal(), Signal(), Signal()
         last_slot_number = Signal(2)
         last_part, last_sequence, last_slot = Signal(), Signal(), Signal()
@@ -188,7 +188,7 @@ class Post(wiring.Component):
             self.jobs.ready.eq(~active | (group_ends & last_header)),
             tag.beat.eq(Cat(part, group) if params.row_beats > 1 else group),
             tag.first.eq((group == 0) & (part == 0)),
-            # With the last slot: it is of the last group.
+            # The last header is that of the last slot of the last group.
             tag.last.eq(last_part & last_header),
         ]
         with m.If(taken):
@@ -200,7 +200,7 @@ class Post(wiring.Component):
         with m.If(group_ends):
             m.d.sync += [left.eq(left - 1), last_header.eq(left == 2), header.eq(header + 1),
                          tag.slot.eq(Mux(last_slot, 0, tag.slot + 1)),
-                         # Only what has several slots goes to the cells.
+                         # Only stages with several slots use the cells.
                          begins.eq(last_slot & last_slot_number.any())]
             with m.If(last_slot):
                 m.d.sync += group.eq(group + 1)
@@ -220,8 +220,8 @@ class Post(wiring.Component):
         return taken, part
 
     def _headers(self, m, steps, header, part):
-        """Biases and numbers of -1 weights, ``FRONT_STEPS`` after their address: a step for the
-        way from the memory."""
+        """Return biases and numbers of -1 weights, ``FRONT_STEPS`` after their address: one step
+        is for routing from the memory."""
         params = self.params
         bits = params.row_beats.bit_length() - 1
         address = Cat(part[:bits], header)
@@ -241,7 +241,7 @@ class Post(wiring.Component):
             m, steps, "headers", word, params.ring * params.row_beats, fill, address)
 
     def _scales(self, m, steps, tag):
-        """The scale of a beat, ``FRONT_STEPS`` after it."""
+        """Return the scale of a beat, ``FRONT_STEPS`` after the beat."""
         params, scales = self.params, self.scales
         m.submodules.scales = store = memory.Memory(
             shape=unsigned(params.profile.scale_bits), depth=params.sequences * 4, init=[],

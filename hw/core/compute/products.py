@@ -1,4 +1,4 @@
-"""Ternary matrices times the vectors of a phase: clusters of columns, and the issuer of beats."""
+"""Multiply ternary matrices by the vectors of a phase: column clusters and the beat issuer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Products"]
 
 
 def beat_layout(params: Geometry) -> StructLayout:
-    """What a cluster needs to know of a beat; ``first`` and ``last`` tile of a group."""
+    """Control fields of a beat; ``first`` and ``last`` tile of a group."""
     return StructLayout({
         "valid": 1, "first": 1, "last": 1, "phase": 1, "sequence": params.batch_bits,
         "tile": range(max(params.tiles, 2)),
@@ -31,11 +31,10 @@ def beat_layout(params: Geometry) -> StructLayout:
 
 
 class Cluster(wiring.Component):
-    """Some columns of the array: their weights and activations, a tree for each row.
+    """Some columns of the array: their weights and activations, an adder tree for each row.
 
-    A beat comes from the cluster before and goes to the next a cycle later, and so does the sum
-    of a row: what this cluster adds is a register further than what it was given. Weights that
-    come through a port go the same way, as long before the beats as they come.
+    Beats, and the row sums one register later, pass from cluster to cluster, a cycle each.
+    Weights read through a port pass the same way, with a constant lead over the beats.
     """
 
     def __init__(self, image: ProgramImage, index: int) -> None:
@@ -86,7 +85,7 @@ class Cluster(wiring.Component):
         return m
 
     def _read_ring(self, m, steps):
-        """The word of the beat, two cycles later."""
+        """Return the beat's weight word, two cycles later."""
         params, fill = self.params, self.fill
         m.d.sync += self.next_fill.eq(fill)
         codes = ArrayLayout(ArrayLayout(2, self.cols), params.rows)
@@ -99,7 +98,7 @@ class Cluster(wiring.Component):
         return read_ring(m, steps, "weights", word, params.ring, fill, self.beat.weight)
 
     def _activations(self, m, steps):
-        """The tile of the beat, two cycles later."""
+        """Return the beat's tile of activations, two cycles later."""
         params, beat, acts = self.params, self.beat, self.acts
         chunks = self.cols // params.quant_lanes
         m.submodules.acts = store = memory.Memory(
@@ -120,30 +119,30 @@ class Cluster(wiring.Component):
 
 
 class Products(wiring.Component):
-    """Multiplies the vectors of a phase with the matrices of its stage.
+    """Multiplies the vectors of a phase by the matrices of its stage.
 
     A beat is a tile of the columns of ``rows`` rows, for one sequence: the sequences of the phase
-    take turns on each weight word. A beat is issued when its activations are there, and one that
-    ends a sum when that will find room in the queue behind the array.
+    take turns on each weight word. A beat is issued once its activations are available, and the
+    last beat of a sum only if the output queue has room.
 
     Members
     -------
     jobs : ``In(stream.Signature(1))``
-        The phase that is next.
+        The next phase.
     stages : ``In(params.stage_layout).array(phases)``
-        The stage of each phase, while it is worked on.
+        The current stage of each phase.
     acts, acts_valid : ``In``
         Activations, chunk by chunk.
     coming, coming_valid : ``In``
-        Of the activations that come in the next cycle, ``phase``, ``tile_ends`` and ``last``.
+        ``phase``, ``tile_ends`` and ``last`` of the next cycle's activations.
     fresh, fresh_phase : ``In(1)``
-        The vectors of a phase are not there any more.
+        Invalidates the vectors of a phase.
     fill : ``In(weight_fill_layout(params))``, with a port
-        Weights that are read ahead.
+        Prefetched weights.
     word_used : ``Out(1)``
         A weight word was used for the last sequence.
     sums : ``Out(stream.Signature(params.sum_layout))``
-        In the order of groups, slots, sequences.
+        Ordered by group, slot, sequence.
     """
 
     def __init__(self, image: ProgramImage) -> None:
@@ -171,8 +170,8 @@ class Products(wiring.Component):
         return m
 
     def _are_there(self, m):
-        """Return what tells whether the activations of a tile of a sequence are there, or come in
-        this cycle, if those before them do."""
+        """Return a predicate: the activations of a tile of a sequence are available, or arrive in
+        this cycle, provided that the earlier ones do."""
         params, coming = self.params, self.coming
         counts = arrivals(m, self, self.coming_valid & coming.last, coming.phase)
         tiles = Signal(range(params.tiles + 1))
@@ -187,8 +186,8 @@ class Products(wiring.Component):
             (sequence == counts[whose]) & (phase == whose) & (tile < tiles))
 
     def _has_word(self, m):
-        """Whether the weight word of the beat is there: in the first cluster, and by the time the
-        beat comes to another one, in that."""
+        """Whether the beat's weight word is in the first cluster; it reaches each other cluster
+        no later than the beat."""
         kept, some = Signal(range(self.params.ring + 1)), Signal()
         filled = Pipeline(m, Const(1)).flags(self.fill.valid & self.fill.last, 1, "filled")[-1]
         left = kept + filled - self.word_used
@@ -200,7 +199,7 @@ class Products(wiring.Component):
         active, reserve = Signal(), Signal()
         room = has_room(m, params.sum_depth, reserve, self.sums.valid & self.sums.ready)
         are_there = self._are_there(m)
-        # Of the beat that is next, known a cycle ahead; none is ready without a job.
+        # State of the next beat, known a cycle ahead; none is ready without a job.
         ready = Signal()
         last_sequence, last_tile, last_header = (
             Signal(init=params.batch == 1), Signal(), Signal())
@@ -220,7 +219,7 @@ class Products(wiring.Component):
         ]
         m.d.sync += ready.eq(are_there(beat.phase, beat.sequence, beat.tile))
         with m.If(beat.valid):
-            # After the last sequence, those of the next tile that are before the last are there.
+            # Once the last sequence is issued, the others have their next tile.
             following = Mux(last_sequence, 0, beat.sequence + 1)
             m.d.sync += [
                 beat.sequence.eq(following), last_sequence.eq(following == params.batch - 1),
@@ -244,7 +243,7 @@ class Products(wiring.Component):
                 m.d.sync += beat.weight.eq(stage.weight)
 
     def _array(self, m, beat):
-        """The clusters, and the sums of their sequences behind them."""
+        """Add the clusters and the accumulators of the sequences."""
         params = self.params
         steps = Pipeline(m, Const(1))
         partial = fill = None
@@ -264,7 +263,7 @@ class Products(wiring.Component):
                 m.d.comb += cluster.fill.eq(fill)
                 fill = cluster.next_fill
 
-        # From the last cluster's next beat to its total.
+        # Cycles from the last cluster's next beat to its total.
         way = params.array_latency - params.clusters - 1
         valid = steps.flags(beat.valid, way, "valid")[-1]
         first, last = steps.delay(beat.first, way, "first"), steps.delay(beat.last, way, "last")
@@ -274,7 +273,7 @@ class Products(wiring.Component):
             m.submodules.kept = kept = memory.Memory(
                 shape=params.sum_layout, depth=params.batch, init=[], attrs=NEVER_COLLIDES)
             write, read = kept.write_port(), kept.read_port(domain="comb")
-            # Read a cycle ahead: the same sequence was written two cycles ago, or earlier.
+            # Read a cycle ahead: the same sequence was written at least two cycles ago.
             early = steps.delay(beat.sequence, way - 1, "early")
             m.d.comb += [read.addr.eq(early), write.en.eq(valid),
                          write.addr.eq(steps.delay(early, 1, "sequence"))]
@@ -287,7 +286,7 @@ class Products(wiring.Component):
             if after is not None:
                 m.d.comb += after[row].eq(total)
 
-        # The issuer sees to it that there is room.
+        # The issuer ensures that there is room.
         m.submodules.queue = queue = BypassFifo(
             params.sum_layout, depth=params.sum_depth)
         m.d.comb += [
@@ -297,7 +296,7 @@ class Products(wiring.Component):
         wiring.connect(m, queue.outgoing, wiring.flipped(self.sums))
 
     def _added(self, m, row, operand, before, first):
-        """The sum of a row so far; of the ECP5, one LUT for each bit."""
+        """Return the partial sum of a row; on the ECP5, with one LUT per bit."""
         bits = self.params.sum_bits
         if self.params.style is not ArrayStyle.ECP5_CHAIN:
             return (Mux(first, 0, before) + operand)[:bits].as_signed()

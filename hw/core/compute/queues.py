@@ -12,8 +12,8 @@ __all__ = ["BypassFifo", "TaskQueue", "arrivals", "has_room"]
 
 
 def has_room(m: Module, depth: int, reserved: ValueLike, freed: ValueLike) -> Value:
-    """Whether one of ``depth`` places, which are reserved and freed one at a time, is free: a
-    register, whose next value does not wait for the count of places, which is a cycle late."""
+    """Whether one of ``depth`` places, reserved and freed one at a time, is free: a register with
+    a short input path, since the count of places is a cycle late."""
     reserved, freed = Value.cast(reserved), Value.cast(freed)
     more, fewer = reserved & ~freed, freed & ~reserved
     kept, full = Signal(range(depth + 1)), Signal()
@@ -28,8 +28,7 @@ def has_room(m: Module, depth: int, reserved: ValueLike, freed: ValueLike) -> Va
 
 
 def arrivals(m: Module, unit, comes: ValueLike, phase: ValueLike) -> Array:
-    """How many of the vectors, or scales, of each phase have come to a unit since they were
-    ``fresh``."""
+    """Count the vectors, or scales, of each phase that reached a unit since ``fresh``."""
     counts = []
     for index in range(unit.params.phases):
         count = Signal(range(unit.params.batch + 1), name=f"came{index}")
@@ -69,7 +68,7 @@ class BypassFifo(wiring.Component):
             comes.eq(self.incoming.valid & self.incoming.ready),
             puts.eq(comes & (queued | ~self.outgoing.ready)),
             gets.eq(queued & self.outgoing.ready),
-            # What passes straight through is written, too, and over it the next.
+            # A payload that passes straight through is written, too, and overwritten by the next.
             write.en.eq(comes), write.addr.eq(produce),
             write.data.eq(Value.cast(self.incoming.payload)), read.addr.eq(consume),
             self.outgoing.valid.eq(queued | self.incoming.valid),
@@ -86,9 +85,10 @@ class BypassFifo(wiring.Component):
 
 
 class TaskQueue(wiring.Component):
-    """A first-in first-out queue: what is put in stands at the head in the next cycle, if it was
-    empty. ``head.valid`` and its payload are registers. Its driver puts nothing in unless one of
-    its ``depth`` places is free.
+    """A first-in first-out queue with a latency of one cycle.
+
+    ``head.valid`` and its payload are registers. The driver must put only if one of the ``depth``
+    places is free.
     """
 
     def __init__(self, shape, *, depth: int) -> None:
@@ -98,7 +98,7 @@ class TaskQueue(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # From the head on; those behind a place that is free are free.
+        # From the head on; all places behind a free one are free.
         filled = [Signal(name=f"filled{place}") for place in range(self._depth)]
         payloads = [Signal(self._width, name=f"payload{place}", reset_less=True)
                     for place in range(self._depth)]
@@ -108,7 +108,7 @@ class TaskQueue(wiring.Component):
         for place, payload in enumerate(payloads):
             m.d.sync += filled[place].eq(
                 stays[place] | (self.put & (stays[place - 1] if place else 1)))
-            # A place that is free may hold anything, so it takes what may come.
+            # A free place may hold anything, so it loads unconditionally.
             with m.If(taken & behind[place]):
                 m.d.sync += payload.eq(payloads[min(place + 1, self._depth - 1)])
             with m.Elif(~filled[place] | (taken if place + 1 < self._depth else 0)):

@@ -1,4 +1,4 @@
-"""What is asked of a core: the same for the oracles, the cycle model and every simulator."""
+"""Requests to a core: the same for the oracles, the cycle model and every simulator."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sterna.model.quantized.sampling import Sampler
 __all__ = ["LIMIT_BITS", "Request"]
 
 LIMIT_BITS = 16
-"""Bits of the number of tokens that a core is asked to generate."""
+"""Bits of the requested number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt for one sequence, and how to go on from it.
+    """A prompt for one sequence, and how to continue it.
 
     A core begins with a request when its sequence is idle.
 
@@ -25,14 +25,14 @@ class Request:
     """
 
     prompt: tuple[int, ...]  # tokens, at least one
-    tokens: int = 0  # tokens to generate after each token with `predict`; 0 asks for logits only
-    # As for :class:`~sterna.model.quantized.sampling.Sampler`. The seed counts with `start`.
+    tokens: int = 0  # tokens to generate after each token with `predict`; 0 requests logits only
+    # As for :class:`~sterna.model.quantized.sampling.Sampler`. The seed applies with `start`.
     temperature: float = 0.0
     seed: int = 1
-    # whether the prompt begins a sequence; if not, it goes on where the last one ended
+    # whether the prompt begins a sequence; if not, it continues the last one
     start: bool = True
-    # for each token of the prompt, whether logits are asked for; None asks for those after
-    # the last token
+    # for each token of the prompt, whether logits are requested; None requests those after the
+    # last token only
     predict: tuple[bool, ...] | None = None
     stop_token: int | None = None  # token after which a generation ends early; None for none
 
@@ -58,14 +58,14 @@ class Request:
         return tuple(map(self.predicts_after, range(len(self.prompt))))
 
     def predicts_after(self, position: int) -> bool:
-        """Whether logits are asked for after a token of the prompt."""
+        """Whether logits are requested after a token of the prompt."""
         if self.predict is not None:
             return self.predict[position]
         return position == len(self.prompt) - 1
 
     @property
     def beta(self) -> int:
-        """Inverse temperature, as the control of a core takes it; 0 is greedy."""
+        """Inverse temperature in the core's format; 0 is greedy."""
         return Sampler(temperature=self.temperature).beta
 
     def check_vocab(self, vocab: int) -> None:

@@ -24,18 +24,18 @@ __all__ = ["Residual"]
 class Residual(wiring.Component):
     """The residual stream of every sequence: ``x = sat(x + y)``, or ``x = y`` to begin with.
 
-    Results that only pass go through the same adder.
+    Results that bypass the stream use the same adder.
 
     Members
     -------
     coming, results, results_valid : ``In``
-        Of the post-processor.
+        From the post-processor.
     vectors, vectors_valid : ``In``, for each phase
         Vectors to begin with.
     elements, elements_valid : ``Out``, for each phase
         The new vectors.
     sums, sums_tag, sums_valid : ``Out``
-        Of a program that ends with them, two cycles after the results.
+        Output of a program that ends with an addition, two cycles after the results.
     """
 
     def __init__(self, params: Geometry) -> None:
@@ -109,7 +109,7 @@ class Residual(wiring.Component):
             ]
             for lane in range(params.post_lanes):
                 m.d.comb += elements.y[lane].eq(Mux(loads, vector.y[lane], new[lane]))
-            # A cycle for the way to the memory, which is read in another stage.
+            # A cycle for routing to the memory, which is read in another stage.
             late = elements.shape()(steps.register(elements, f"late{phase}"))
             written = self.elements_valid[phase]
             if StageKind.PASS in kinds:

@@ -1,4 +1,4 @@
-"""The next token of every sequence, from its logits: the largest, or one that is drawn."""
+"""Choose the next token of every sequence from its logits: the most likely or a drawn one."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ def _weigh_steps(params: CoreParams) -> int:
 
 
 def draw_cycles(params: CoreParams, outputs: int) -> int:
-    """Cycles to draw one of so many tokens: their weights are summed, a share is made, weights are
-    taken off it, those of the last word one by one."""
+    """Cycles to draw one of so many tokens: their weights are summed, a share is computed, and
+    weights are subtracted from it, those of the last word one by one."""
     words = -(-outputs // params.post_lanes)
     return 2 * (words + _weigh_steps(params)) + _SHARE_STEPS + 2 * params.post_lanes + 1
 _DIGIT_BITS = 16    # of the random number
 
 
 def choice_signature(params: CoreParams) -> wiring.Signature:
-    """What a sampler asks of the sequences, and gives them.
+    """Interface between the sampler and the sequences.
 
     Members
     -------
     wanted : ``In(sequences)``
-        Of which sequences a token is asked for: only for these a random number is drawn.
+        Sequences that request a token: random numbers are drawn only for these.
     warm : ``In(sequences)``
-        Whose ``beta`` is not 0; of others the token is the largest.
+        Sequences with a ``beta`` other than 0; the others take the largest logit.
     owner, beta : ``Out``, ``In``
-        The sequence whose ``beta`` is read in the same cycle.
+        A sequence, and its ``beta`` in the same cycle.
     seed, seed_owner, reseed : ``In``
-        Starts the numbers of a sequence, with 1 in place of 0; not while ``choosing``.
+        Seeds the random numbers of a sequence, 0 counting as 1; not while ``choosing``.
     choosing : ``Out(1)``
-        In this cycle the number of a sequence may be drawn, or is kept.
+        A random number may be drawn, or is stored, in this cycle.
     sampled, chosen, phase, sequence, token : ``Out``
-        A token, in the order of the sequences; ``chosen`` if one is asked for.
+        A token, in the order of the sequences; ``chosen`` if it was requested.
     """
     index = max((params.sequences - 1).bit_length(), 1)
     return wiring.Signature({
@@ -72,16 +72,15 @@ def choice_signature(params: CoreParams) -> wiring.Signature:
 class TokenSampler(wiring.Component):
     """``sterna.model.quantized.sampling.Sampler`` for every sequence of a phase, one by one.
 
-    The largest logit is found as the logits come. To draw, the logits are read twice: their
-    weights (:class:`~sterna.hw.core.compute.logit_weight.LogitWeight`) are summed,
-    ``r = (random * sum) >> 32`` is made, and the weights are taken off r until it is below the
-    next one, that of the token. That takes a number of cycles which does not depend on the logits.
-    A compact core never draws.
+    The largest logit is tracked as the logits arrive. To draw, the logits are read twice: their
+    weights (:class:`~sterna.hw.core.compute.logit_weight.LogitWeight`) are summed, then subtracted
+    from ``r = (random * sum) >> 32`` until it is below the next one, which is that of the token.
+    The number of cycles does not depend on the logits. A compact core never draws.
 
     Members
     -------
     results, results_valid : ``In``
-        Results of the post-processor; the logits are kept.
+        Results of the post-processor; the logits are stored.
     stages : ``In(params.stage_layout).array(phases)``
     choices : ``Out(choice_signature(params))``
     """
@@ -129,7 +128,7 @@ class TokenSampler(wiring.Component):
         return m
 
     def _choose_or_draw(self, m, steps, best, complete, phase, last, draws, found, token):
-        """Give the tokens of a phase that is complete, the largest or drawn ones."""
+        """Choose the tokens of a complete phase: the most likely or drawn ones."""
         params = self.params
         lane = Signal(range(max(params.post_lanes, 2)))
         # Draws: the weights of the logits, read word by word.
@@ -141,7 +140,7 @@ class TokenSampler(wiring.Component):
         random, keeps = self._random(m, draws_now)
         total = Signal(self._units.total_bits)
         share = self._share(m, steps, random, total)
-        # What is left of r; once that is negative, what was left before.
+        # The remainder of r, and the one before it, for when it turns negative.
         rest, before = Signal(signed(self._units.total_bits + 1)), Signal(self._units.total_bits)
         kept = Signal(ArrayLayout(unsigned(self._units.weight_bits), params.post_lanes))
         token_word = Signal(params.token_bits)
@@ -188,7 +187,7 @@ class TokenSampler(wiring.Component):
                     m.d.sync += [upcoming.eq(0), rest.eq(Mux(rest[-1], before, rest))]
                     m.next = "LANE"
             with m.State("LANE"):
-                # A lane in two cycles: its weight, then the difference.
+                # Two cycles per lane: its weight, then the difference.
                 m.d.comb += takes.eq(tried)
                 m.d.sync += [tried.eq(~tried), upcoming.eq(upcoming + tried), weight.eq(
                     Array(kept[index] for index in range(params.post_lanes))[upcoming])]
@@ -204,7 +203,7 @@ class TokenSampler(wiring.Component):
 
     def _find_largest(self, m, steps):
         """Keep the largest logit of every sequence; return (that of the owner, for each phase
-        whether all of its logits are there)."""
+        whether all of its logits have arrived)."""
         params, results = self.params, self.results
         nodes = [(steps.register(value, f"value{lane}"), Const(0, 0))
                  for lane, value in enumerate(results.logits)]
@@ -247,7 +246,7 @@ class TokenSampler(wiring.Component):
         return read.data, complete
 
     def _keep_logits(self, m, is_head):
-        """The logits of every sequence, for draws."""
+        """Store the logits of every sequence for draws."""
         params, results = self.params, self.results
         word_bits = (params.logit_words - 1).bit_length()
         shape = ArrayLayout(signed(params.profile.logit.bits), params.post_lanes)
@@ -259,13 +258,13 @@ class TokenSampler(wiring.Component):
             write.addr.eq(Cat(results.tag.beat[:word_bits], params.sequence_of(
                 results.tag.phase, results.tag.sequence))),
             write.data.eq(results.logits),
-            # Beyond the vocabulary there may be further words, which are not read.
+            # Words beyond the vocabulary are never read.
             write.en.eq(is_head & (results.tag.beat < params.logit_words)),
         ]
 
     def _weigh(self, m, steps, reading, phase, largest, beta):
-        """Read the logits of the owner; return (weights of a word, their sum, whether there are
-        some, which word it is, whether it is the last)."""
+        """Read the logits of the owner; return (weights of a word, their sum, whether they are
+        valid, the index of the word, whether it is the last)."""
         params, units = self.params, self._units
         lanes = params.post_lanes
         bits = (lanes - 1).bit_length()
@@ -306,14 +305,14 @@ class TokenSampler(wiring.Component):
                 steps.flags(reading & last_word, way, "over")[-1])
 
     def _random(self, m, draws):
-        """The random numbers of every sequence; return (the one that was drawn last, whether it is
-        being kept)."""
+        """Add the random numbers of every sequence; return (the last one drawn, whether it is
+        being stored)."""
         params = self.params
         m.submodules.states = store = memory.Memory(
             shape=unsigned(SEED_BITS), depth=max(params.sequences, 2), init=[],
             attrs=NEVER_COLLIDES)
         write, read = store.write_port(), store.read_port(domain="comb")
-        # xorshift32. Shifts to the left keep 32 bits.
+        # xorshift32. Left shifts keep 32 bits.
         mixed = read.data ^ Cat(Const(0, 13), read.data[:-13])
         mixed = mixed ^ mixed[17:]
         mixed = mixed ^ Cat(Const(0, 5), mixed[:-5])
@@ -325,14 +324,14 @@ class TokenSampler(wiring.Component):
             write.en.eq(keeps | self.choices.reseed),
         ]
         m.d.sync += keeps.eq(draws)
-        # Whether a number is drawn is known late in the cycle: it is taken in either case.
+        # Whether a number is drawn is known late in the cycle, so it is always registered.
         with m.If(self.choices.choosing):
             m.d.sync += drawn.eq(mixed)
         return drawn, keeps
 
     def _share(self, m, steps, random, total):
-        """``(random * total) >> 32``, six cycles after both are there; the floor of a floor is the
-        one floor of the whole product."""
+        """Return ``(random * total) >> 32``, six cycles after both are valid; the nested floors
+        equal the floor of the whole product."""
         low = steps.register(random[:_DIGIT_BITS], "low")
         high = steps.register(random[_DIGIT_BITS:], "high")
         factor = steps.register(total, "factor")
@@ -340,7 +339,7 @@ class TokenSampler(wiring.Component):
             steps.register(digit * part, f"{name}_product{index}") for index, part in enumerate(
                 (factor[:_DIGIT_BITS], factor[_DIGIT_BITS:]))]
             for name, digit in (("low", low), ("high", high)))
-        # Each is shifted by a digit more than the one before, so the floors are those of the sums.
+        # Each is shifted one digit more than the one before, so the floors are those of the sums.
         product = steps.register(lows[0][_DIGIT_BITS:] + lows[1], "product")
         product = steps.register(product + steps.delay(highs[0], 1, "middle"), "sum")
         return steps.register(

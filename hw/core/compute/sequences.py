@@ -1,4 +1,4 @@
-"""The sequences of a core: tokens of their prompts, tokens chosen for them, and their rounds."""
+"""The sequences of a core: prompt tokens, generated tokens and rounds."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["ROUND", "Sequences", "prompt_layout", "token_layout"]
 def prompt_layout(params: CoreParams) -> StructLayout:
     """A token of a prompt.
 
-    ``start``: it begins a sequence, and the random numbers from ``seed`` on, 0 counting as 1.
+    ``start``: it begins a sequence, with random numbers seeded by ``seed``, 0 counting as 1.
     ``predict``: compute the logits after it, and generate up to ``limit`` tokens, or up to
     ``stop_token`` with ``stop``. ``beta``: ``log2(e) / T * 2**10`` for temperature T, 0 for
-    greedy; if the core is compact, every one counts as 0.
+    greedy; a compact core takes any value as 0.
     """
     return StructLayout({
         "sequence": range(max(params.sequences, 2)), "token": params.token_bits, "start": 1,
@@ -32,7 +32,7 @@ def prompt_layout(params: CoreParams) -> StructLayout:
 
 
 def token_layout(params: CoreParams) -> StructLayout:
-    """A generated token; ``last`` says that no more of its sequence follows."""
+    """A generated token; ``last`` marks the last one of its sequence."""
     return StructLayout({
         "sequence": range(max(params.sequences, 2)), "token": params.token_bits, "last": 1})
 
@@ -45,44 +45,42 @@ ROUND = wiring.Signature({
     "embedded": In(1),
     "ended": In(1),
 })
-"""A phase, whose sequences run a token in each of its rounds.
+"""A phase: its sequences run a token in each round.
 
-``waits``: a sequence has a token for the next round. ``will_predict``: one of these asks for a
-prediction; ``predicts``: one does in this round. ``begins``, ``ended``: a round does;
+``waits``: a sequence has a token for the next round. ``will_predict``: one of these requests a
+prediction; ``predicts``: one does in this round. ``begins``, ``ended``: a round begins, ended;
 ``embedded``: all its tokens have been read.
 """
 
 _STATE = StructLayout({
-    # For the next round: whether there is a token, whether it starts a sequence, and whether its
-    # logits are wanted.
+    # For the next round: whether there is a token, starts a sequence, and has requested logits.
     "waiting": 1, "will_start": 1, "will_predict": 1,
-    # In this round: whether a token runs, starts a sequence, and has logits that are wanted.
+    # In this round: whether a token runs, starts a sequence, and has requested logits.
     "active": 1, "starts": 1, "predicts": 1,
     "held": 1,          # its token has yet to be read
-    "generating": 1,    # a token is going to be chosen for it
-    "warm": 1,          # it may be drawn
+    "generating": 1,    # a token will be chosen for it
+    "warm": 1,          # that token may be drawn
 })
 
 
 class Sequences(wiring.Component):
-    """Gives each sequence the tokens of its prompt, and then those that are chosen for it.
+    """Feeds each sequence the tokens of its prompt, and then the generated ones.
 
     Members
     -------
     prompts : ``In(stream.Signature(prompt_layout(params)))``
     tokens : ``Out(stream.Signature(token_layout(params)))``
     is_open : ``In(1)``
-        Prompts are taken, and tokens given.
+        Prompts are accepted, and tokens output.
     rounds : ``Out(ROUND)``, for each phase
     room : ``Out(1)``
         A round may begin: there is room for a token of every sequence.
     active, starts, predicts : ``Out(sequences)``
-        For each whether a token of it runs in this round, begins a sequence, has logits that are
-        wanted.
+        For each, whether its token runs in this round, begins a sequence, has requested logits.
     owner, token : ``In``, ``Out``
-        The token of a sequence, in the same cycle.
+        A sequence, and its token in the same cycle.
     choices : ``In(choice_signature(params))``
-        Of the sampler.
+        To the sampler.
     """
 
     def __init__(self, params: CoreParams) -> None:
@@ -135,7 +133,7 @@ class Sequences(wiring.Component):
                     each.active.eq(each.waiting), each.held.eq(each.waiting),
                     each.starts.eq(each.will_start),
                     each.predicts.eq(each.waiting & each.will_predict)]
-                # A token that comes in this very cycle is for the next round.
+                # A token that arrives in this same cycle is for the next round.
                 with m.If(each.waiting):
                     m.d.sync += each.waiting.eq(0)
             with m.If(of_round.embedded):
@@ -153,8 +151,8 @@ class Sequences(wiring.Component):
         return m
 
     def _take_prompts(self, m, occupied):
-        """A prompt waits for its sequence, and while the memories take something else; return it,
-        its sequence, and whether that takes it. A sequence that is free stays so until then."""
+        """Hold a prompt until its sequence is free and the memories can be written; return (the
+        prompt, its sequence, whether it is taken). A free sequence stays free until then."""
         choices = self.choices
         prompt, has_prompt = Signal(self.prompts.payload.shape()), Signal()
         asked = prompt.sequence if self.params.sequences > 1 else Const(0, 1)
@@ -174,8 +172,8 @@ class Sequences(wiring.Component):
         return prompt, asked, taken
 
     def _give_tokens(self, m, prompt, asked, taken, sampled):
-        """Give the tokens that are chosen, and keep them, those of prompts and what is asked for
-        with them; return whether no more follows the one that is chosen."""
+        """Output chosen tokens; store them, prompt tokens and their settings; return whether the
+        chosen token is the last."""
         params, choices = self.params, self.choices
         count, chosen, token = params.sequences, choices.chosen, choices.token
         steps = Pipeline(m, Const(1))
@@ -194,7 +192,7 @@ class Sequences(wiring.Component):
             settings.addr.eq(choices.owner), choices.beta.eq(settings.data.beta),
         ]
         write, left = store("left", LIMIT_BITS)
-        # Read as the token is found, a cycle before it is there.
+        # Read as the token is found, a cycle before it is valid.
         left_before, is_last = Signal(LIMIT_BITS, reset_less=True), Signal()
         m.d.sync += [left_before.eq(left.data), is_last.eq(left.data == 1)]
         stop = steps.register(settings.data.stop, "stop")
@@ -211,7 +209,7 @@ class Sequences(wiring.Component):
             write.data.eq(Mux(chosen, token, prompt.token)),
         ]
 
-        # Every sequence may still be about to give one, and one is on its way to the queue.
+        # Every sequence may have one pending, and one is in flight to the queue.
         depth = max(2 * count, 8 if count > 1 else 4)
         m.submodules.token_queue = queue = fifo.SyncFIFO(
             width=token_layout(params).size, depth=depth)
@@ -225,6 +223,6 @@ class Sequences(wiring.Component):
             self.tokens.payload.eq(queue.r_data),
             queue.r_en.eq(self.tokens.ready & self.is_open),
         ]
-        # One more may come in the cycle until this is known.
+        # One more may arrive in the cycle before this is known.
         m.d.sync += self.room.eq(queue.level + 1 < depth - count)
         return word.last

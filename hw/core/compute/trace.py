@@ -1,9 +1,9 @@
 """The trace port: every intermediate vector of a core or network, in the cycle in which it moves.
 
-The port is made of lanes, streams without a ready: what ``valid`` shows must be taken. Nothing
-waits for the trace, so a unit with it takes the same cycles as one without. Within a lane the words
-of a sequence come in the order of the stages (:func:`sterna.model.quantized.plan.plan`), which
-tells the tensor a word belongs to. Idle sequences show nothing.
+The port consists of lanes, streams without a ready: valid words must be taken. Nothing waits for
+the trace, so it does not change the cycles of a unit. Within a lane, the words of a sequence follow
+the order of the stages (:func:`sterna.model.quantized.plan.plan`), which identifies the tensor of
+each word. Idle sequences show nothing.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ def trace_layout(params: Geometry) -> StructLayout:
     """The lanes.
 
     ``x``: words of the residual stream, a lane for each phase. ``q``: chunks of a quantised
-    vector. ``maximum``, ``root``, ``scale``: scalars of a norm; ``r`` of a vector that is all zero
-    means nothing. ``a``: the scales of a stage, three after each norm, of which those of slots
-    that are not used mean nothing. ``acc``: dot products. ``z``: results, in each of their formats
-    and unsaturated. ``mlgru`` and ``glu``: gates, candidate, state, output; ``silu(gate)``,
-    product.
+    vector. ``maximum``, ``root``, ``scale``: scalars of a norm; ``r`` is invalid for an all-zero
+    vector. ``a``: the scales of a stage, three after each norm, invalid for unused slots. ``acc``:
+    dot products. ``z``: results, in each of their formats and unsaturated. ``mlgru`` and ``glu``:
+    gates, candidate, state, output; ``silu(gate)``, product.
     """
     def lane(layout: StructLayout, *names: str) -> StructLayout:
         return params.tap_layout(**{name: layout[name].shape for name in names})
@@ -53,7 +52,7 @@ def trace_layout(params: Geometry) -> StructLayout:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Where a lane lies in the trace port; those of the residual stream are ``x0`` and ``x1``."""
+    """Position of a lane in the trace port; the residual stream has ``x0`` and ``x1``."""
 
     name: str
     low: int
@@ -75,7 +74,7 @@ def lanes_of(params: Geometry) -> list[Lane]:
 
 
 def trace_extra(params: Geometry) -> dict[str, Any]:
-    """What the manifest says of the trace port, if there is one."""
+    """Manifest entry of the trace port, if there is one."""
     if not params.trace:
         return {}
     return {"trace": {
@@ -84,7 +83,7 @@ def trace_extra(params: Geometry) -> dict[str, Any]:
 
 
 def trace_section(params: Geometry) -> str:
-    """What the page of a folder says of the trace port, if there is one."""
+    """README section on the trace port, if there is one."""
     return _TRACE.format(width=trace_layout(params).size) if params.trace else ""
 
 
@@ -97,11 +96,11 @@ _TRACE = """\
 
 
 def show_taps(m, path, taps, active, predicts):
-    """Connect the trace port of what has a datapath. ``active``: sequences that run a token;
-    ``predicts``: those whose results leave."""
+    """Connect the trace port of a unit with a datapath. ``active``: sequences that run a token;
+    ``predicts``: those that output their results."""
     params, norm, cells, post = path.params, path.norm, path.cells, path.post
     batch = params.batch
-    # Of a stage of the head the sequences that ask for no logits show nothing.
+    # In a head stage, sequences that request no logits show nothing.
     runs = Cat(
         active[phase * batch:(phase + 1) * batch]
         & (predicts[phase * batch:(phase + 1) * batch]

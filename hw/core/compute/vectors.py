@@ -1,4 +1,4 @@
-"""The vectors of the sequences of a phase, on their way from results to the norm."""
+"""The vectors of the sequences of a phase, stored between results and norm."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["VectorStore", "element_layout"]
 def element_layout(params: Geometry) -> StructLayout:
     """Some channels of a vector.
 
-    ``place``: of the first of them, counted in ``cell_lanes``. ``wide``: there are
-    ``post_lanes``, not ``cell_lanes``. ``first`` and ``last`` of the vector.
+    ``place``: index of the first one, in units of ``cell_lanes``. ``wide``: ``post_lanes``
+    channels, not ``cell_lanes``. ``first`` and ``last`` of the vector.
     """
     return StructLayout({
         "sequence": params.batch_bits, "place": range(params.widest // params.cell_lanes),
@@ -27,19 +27,19 @@ def element_layout(params: Geometry) -> StructLayout:
 
 
 class VectorStore(wiring.Component):
-    """Keeps a vector of every sequence, and the largest magnitude in it.
+    """Stores a vector of every sequence and its largest magnitude.
 
     Members
     -------
     elements, elements_valid : ``In``
-        Channels to be written; lanes beyond ``cell_lanes`` are read if ``wide``.
+        Channels to be written; lanes beyond ``cell_lanes`` are used only if ``wide``.
     complete : ``Out(1)``
-        The last channels of a vector have been written; its maximum can be read from two cycles
+        The last channels of a vector have been written; its maximum is readable from two cycles
         later on.
     sequence, maximum
-        Whose maximum is read in the same cycle.
+        A sequence, and its maximum in the same cycle.
     read_sequence, chunk, word
-        Which chunk is read, and the chunk two cycles later.
+        Chunk to read; ``word`` follows two cycles later.
     """
 
     def __init__(self, params: Geometry) -> None:
@@ -65,7 +65,7 @@ class VectorStore(wiring.Component):
     def _store(self, m):
         params = self.params
         steps = Pipeline(m, Const(1))
-        # A cycle for the way to the memory: the maximum takes longer.
+        # A cycle for routing to the memory: the maximum takes longer.
         elements = self.elements.shape()(steps.register(self.elements, "late"))
         valid = steps.flags(self.elements_valid, 1, "late_valid")[-1]
         m.submodules.store = store = memory.Memory(
@@ -84,7 +84,7 @@ class VectorStore(wiring.Component):
             read.en.eq(1),
             self.word.eq(steps.register(read.data, "word")),
         ]
-        # Of narrow elements each part is a copy.
+        # Narrow elements are copied to each part.
         for lane in range(params.quant_lanes):
             m.d.comb += write.data[lane].eq(Mux(
                 elements.wide, elements.y[lane % params.post_lanes],
@@ -100,7 +100,7 @@ class VectorStore(wiring.Component):
         for way in range(depth):
             keys = [steps.register(key, f"key{way}_{index}") for index, key in enumerate(keys)]
             keys = [Mux(a >= b, a, b) for a, b in zip(keys[::2], keys[1::2], strict=True)]
-        # What is not valid is no larger than anything, a first one is larger.
+        # An invalid key exceeds none, that of a first element exceeds all.
         first = steps.delay(elements.first, depth, "first")
         key = Cat(keys[0], first) & valid[-1].replicate(params.norm.y_bits + 1)
         key = steps.register(key, "key")
@@ -113,7 +113,7 @@ class VectorStore(wiring.Component):
         m.d.comb += [
             before.addr.eq(sequence), write.addr.eq(sequence), write.data.eq(key[:-1]),
             write.en.eq(key > before.data), read.addr.eq(self.sequence),
-            # Keys are compared, magnitudes are what is asked for.
+            # The magnitude of the largest key.
             self.maximum.eq(read.data[1:] + read.data[0]),
             self.complete.eq(
                 steps.flags(self.elements_valid & elements.last, depth, "complete")[-1]),
@@ -121,7 +121,7 @@ class VectorStore(wiring.Component):
 
 
 def _key(value):
-    """An unsigned number, as wide as the signed value, in the order of magnitudes: its one's
-    complement magnitude, and below it the sign. The magnitude is the sum of the two."""
+    """Return an unsigned number, as wide as the signed value, ordered by magnitude: the one's
+    complement magnitude above the sign bit. The magnitude is the sum of the two."""
     sign = value[-1]
     return Cat(sign, value[:-1] ^ sign.replicate(len(value) - 1))

@@ -1,1 +1,1 @@
-"""How many cycles a core takes, and what is in its memories."""
+"""Cycle counts of a core and the contents of its memories."""

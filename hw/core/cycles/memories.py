@@ -1,4 +1,4 @@
-"""The memories of a core, as it is elaborated, by what they hold."""
+"""The memories of an elaborated core, by contents."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _HELD = {
     "vectors to be normalised": "^vectors store", "activations": "products cluster acts",
     "logits": "sampler logits", "tables": "norm|rom$", "queues": "queue|tags|products kept",
     "others": ""}
-"""A pattern for the names of the memories, without digits; the first that fits counts."""
+"""Patterns for the names of the memories, without digits; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreMemory:
-    """A memory: what it holds, words, bits of each, and whether it asks for block RAM."""
+    """A memory: contents, words, bits per word, and whether it requests block RAM."""
 
     held: str
     depth: int
@@ -39,9 +39,9 @@ class CoreMemory:
 
 @lru_cache(maxsize=8)
 def core_memories(params: CoreParams) -> tuple[CoreMemory, ...]:
-    """Every memory of a core; what a model fills depends on the limits alone. Of weights and
-    headers that come through a port, those that are read ahead."""
-    # The style of the array changes no memory, and plain rows are elaborated in half the time.
+    """Every memory of a core; those that a model fills depend on the limits alone. With a port,
+    weights and headers are only those prefetched."""
+    # The style of the array changes no memory, and plain rows elaborate in half the time.
     params = replace(params, style=ArrayStyle.GENERIC)
     core = Core(CoreImage(params, [0], [0], [0], (), [[0]], 0))
     with contents_at_once():
@@ -49,7 +49,7 @@ def core_memories(params: CoreParams) -> tuple[CoreMemory, ...]:
 
 
 def memory_bits(params: CoreParams) -> dict[str, int]:
-    """Bits of the memories of a core by what they hold."""
+    """Bits of the memories of a core by contents."""
     bits = dict.fromkeys(_HELD, 0)
     for each in core_memories(params):
         bits[each.held] += each.depth * each.width

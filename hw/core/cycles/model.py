@@ -1,9 +1,9 @@
-"""Cycles of a core, exact as long as no port stalls: its control, without the numbers.
+"""Cycles of a core, exact as long as no port stalls: its control, without the data.
 
-Nothing in a core depends on the numbers that it computes but the token that follows, so what
-happens when follows from the requests alone. Each class here is the control of the component of
-the same name, one step a cycle; a pipeline is an event so many cycles later. A core soon returns to
-the state it had a group of rows, a layer or a token before: :class:`_Repeats` skips what follows.
+Only the next token depends on the data that a core computes, so the timing follows from the
+requests alone. Each class here is the control of the component of the same name, one step per
+cycle; a pipeline is an event some cycles later. A core soon returns to the state of a group of
+rows, a layer or a token before: :class:`_Repeats` skips such repetitions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "cycles_per_token", "run_cycles", "steady_uses"]
 
 STEADY_TOKENS = 4
-"""Tokens of each sequence that :func:`steady_uses` takes."""
+"""Tokens of each sequence that :func:`steady_uses` counts."""
 
 
 def _levels(lanes: int) -> int:
@@ -41,8 +41,8 @@ def _levels(lanes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTiming:
-    """A memory behind the port: the first word of a request comes ``latency`` cycles after it, and
-    ``rate`` words a cycle after that. ``requests`` are taken ahead."""
+    """A memory behind the port: the first word of a request arrives ``latency`` cycles after it,
+    then ``rate`` words per cycle. Up to ``requests`` are queued."""
 
     latency: int = 20
     rate: Fraction = Fraction(1)
@@ -50,7 +50,7 @@ class MemoryTiming:
 
     @classmethod
     def of_bandwidth(cls, gigabytes: float, clock_mhz: float, port_bits: int) -> MemoryTiming:
-        """A memory that gives so many 10^9 bytes per second to a core at a clock: at most a word
+        """A memory with a bandwidth in 10^9 bytes per second, for a core at a clock: at most a word
         per cycle. Raises ValueError unless the bandwidth is above 0."""
         if not 0 < gigabytes < math.inf:
             raise ValueError(f"the bandwidth must be a positive number of 10^9 bytes per second, "
@@ -60,31 +60,31 @@ class MemoryTiming:
 
 
 class Use(enum.StrEnum):
-    """What a cycle of the array is: a beat, or what the next beat waits for."""
+    """Use of a cycle of the array: a beat, or what the next beat waits for."""
 
     BEATS = "beats"
     """A beat of the array."""
     NORM = "norm"
-    """Activations: the vector is there, and has yet to be normalised and quantised."""
+    """Activations: the vector is complete, but not yet normalised and quantised."""
     WEIGHTS = "weights"
-    """Weights through the port; everything else is there."""
+    """Weights through the port; everything else is ready."""
     SCALE = "scale"
-    """Sums that wait for their scale, a root and a reciprocal."""
+    """Sums that wait for their scale: a root and a reciprocal."""
     POST = "post"
-    """Sums that wait while the post-processor takes others, or the cells do."""
+    """Sums that wait while the post-processor, or the cells, are busy with others."""
     PIPELINE = "pipeline"
-    """Sums, results or the maximum of a vector, which go through registers."""
+    """Sums, results or the maximum of a vector in pipeline registers."""
     TOKEN = "token"
     """The last logits, the choice of a token, and its embedding."""
 
 
 @dataclass(slots=True)
 class CoreCycles:
-    """What happened when, in cycles since the first prompt was offered.
+    """Timing of a run, in cycles since the first prompt was offered.
 
-    ``tokens``: for each sequence the cycles in which its tokens are given. ``beats``: cycles with a
-    beat of the array. ``words``: those that came through the port. ``cycles``: all of them.
-    ``codes``: what each cycle was, as a number, for a stage of ``program``; :meth:`uses` reads it.
+    ``tokens``: for each sequence, the cycles in which its tokens are output. ``beats``: cycles with
+    a beat of the array. ``words``: read through the port. ``cycles``: in total. ``codes``: encoded
+    use of each cycle and stage of ``program``, for :meth:`uses`.
     """
 
     program: list[Stage]
@@ -95,18 +95,18 @@ class CoreCycles:
     cycles: int = 0
 
     def uses(self, begin: int = 0, end: int | None = None) -> Counter[tuple[Stage | None, Use]]:
-        """What the cycles from ``begin`` to before ``end`` were, and of which stage; of none
-        between two tokens."""
+        """Count the cycles from ``begin`` to before ``end`` by stage and use; between two tokens,
+        the stage is None."""
         return Counter({_use_of(code, self.program): count
                         for code, count in Counter(self.codes[begin:end]).items()})
 
 
 _USES = tuple(Use)
-_BETWEEN = -1   # the code of a cycle between two tokens
+_BETWEEN = -1   # code of a cycle between two tokens
 
 
 def _code(stage: int, use: Use) -> int:
-    """A use of a cycle for a stage, by its place in the program, as a number."""
+    """Encode the use of a cycle for a stage, given by its index in the program."""
     return stage * len(_USES) + _USES.index(use)
 
 
@@ -147,55 +147,55 @@ class _Sequence:
     will_predict: bool = False
     is_warm: bool = False
     left: int = 0
-    known: int = 0      # the cycle from which on a round may begin for it
+    known: int = 0      # first cycle in which a round may begin for it
 
     @property
     def wants(self) -> bool:
-        """A token is asked for."""
+        """Whether a token is requested."""
         return self.generating and self.predicts
 
 
 class Machine(ABC):
     """Norm, array, post-processor and cells, cycle by cycle.
 
-    A subclass steps them, and says what becomes of the results of heads.
+    A subclass steps them, and handles the results of heads.
     """
 
     def __init__(self, params: Geometry, stages: list[Stage]) -> None:
         self.params = params
         self.program = stages
         self.cycle = 0
-        # What is to happen at the end of each cycle.
+        # Actions at the end of each cycle.
         self.events: dict[int, list] = defaultdict(list)
         self.phases = [_Phase(stages[0]) for _ in range(params.phases)]
         self.last_phase = 0
         self.result = CoreCycles(stages, [[] for _ in range(params.sequences)])
         self.embedder: Any = None
         self.reader: Reader | None = None
-        self.rounds = 0     # of phases and of the reader, that came to their last stage
+        self.rounds = 0     # of phases and of the reader, which have reached their last stage
         self.norm, self.products, self.post = _Norm(self), _Products(self), _Post(self)
         self.cells = _Cells(self)
 
     def later(self, cycles: int, action, *arguments) -> None:
-        """Have something happen at the end of the cycle that comes so many later."""
+        """Schedule an action at the end of the cycle so many cycles later."""
         self.events[self.cycle + cycles].append((action, arguments))
 
     def end_cycle(self) -> None:
-        """Do what happens at the end of this cycle."""
+        """Run the actions at the end of this cycle."""
         for action, arguments in self.events.pop(self.cycle, ()):
             action(*arguments)
 
     def give_job(self, phase: int) -> None:
-        """Array and post-processor get a job."""
+        """Give array and post-processor a job."""
         self.products.freshen(phase)
         self.post.freshen(phase)
 
     def completed(self, index: int) -> None:
-        """A vector of a phase is complete."""
+        """Count a complete vector of a phase."""
         self.phases[index].complete += 1
 
     def choose(self, asked: list[bool]) -> int | None:
-        """The phase whose job the norm takes."""
+        """Return the phase that gets the norm, if any."""
         for phase, asks in zip(self.phases, asked, strict=True):
             phase.waits = asks
         if not any(asked) or self.norm.active:
@@ -207,7 +207,7 @@ class Machine(ABC):
         return chosen
 
     def rest(self) -> None:
-        """Let the reader read ahead until its ring is full, and begin to count then."""
+        """Prefetch until the reader's ring is full, and start counting then."""
         words, reader = -1, self.reader
         assert reader is not None
         while words != self.result.words or reader.asked:
@@ -216,12 +216,12 @@ class Machine(ABC):
                 reader.step()
                 self.end_cycle()
                 self.cycle += 1
-        # All that was asked for has come and gone through, so time may begin anew.
+        # All requested words have been processed, so time may restart.
         self.cycle = self.result.words = reader.clock = 0
 
     @abstractmethod
     def give_head(self, phase: int, sequence: int, last: bool) -> None:
-        """In this cycle the post-processor takes a beat of a head."""
+        """The post-processor takes a beat of a head in this cycle."""
 
 
 class _Model(Machine):
@@ -235,16 +235,16 @@ class _Model(Machine):
         self.sequences = [_Sequence() for _ in range(params.sequences)]
         self.waits: _Prompt | None = None
         self.is_free = False    # the sequence of that prompt
-        self.busy = [False] * params.sequences  # as of the cycle before
+        self.busy = [False] * params.sequences  # in the previous cycle
         self.sampler = _Sampler(self)
         self.embedder = (_PortEmbedder if params.port_bits else _Embedder)(self)
         self.reader = Reader(self, memory) if params.port_bits else None
         self.prompts: deque[_Prompt] = deque()
-        self.tokens = 0     # yet to be given
-        self.skipped = 0    # cycles that were leapt over
+        self.tokens = 0     # yet to be output
+        self.skipped = 0    # cycles skipped as repetitions
 
     def run(self, prompts: deque[_Prompt], tokens: int) -> CoreCycles:
-        """Run until so many tokens have been given."""
+        """Run until so many tokens have been output."""
         self.prompts, self.tokens = prompts, tokens
         repeats = _Repeats(self)
         while self.tokens:
@@ -283,7 +283,7 @@ class _Model(Machine):
         return self.sequences[phase * batch:(phase + 1) * batch]
 
     def _take(self) -> _Prompt | None:
-        """The prompt that waits, if its sequence takes it; if none waits, the next one does."""
+        """Return the waiting prompt if its sequence takes it; if none waits, fetch the next one."""
         waits = self.waits
         if waits is None:
             self.waits = self.prompts.popleft() if self.prompts else None
@@ -312,7 +312,7 @@ class _Model(Machine):
     # Rounds ----------------------------------------------------------------------------
 
     def _step_phase(self, index: int, phase: _Phase) -> bool:
-        """Whether a phase asks for its next stage."""
+        """Step a phase; return whether it requests its next stage."""
         if phase.running and phase.complete != self.params.batch and self.sampler.given is None:
             phase.rested = min(phase.rested + 1, READ_CYCLES)
             return phase.waits
@@ -359,7 +359,7 @@ class _Model(Machine):
             each.held = False
 
     def give_head(self, phase: int, sequence: int, last: bool) -> None:
-        # Through the queue at the port, or past it if nobody wants them.
+        # Through the queue at the port, or dropped before it if unwanted.
         post = self.post
         self.later(post.latency + 1 + self.own(phase)[sequence].predicts, post.gone)
         if last and sequence == self.params.batch - 1:
@@ -368,8 +368,8 @@ class _Model(Machine):
 
 
 class _Component:
-    """A component of a machine. :meth:`state` leaves out the attributes in ``apart``: counters that
-    :class:`_Repeats` takes care of, cycles, and what never changes."""
+    """A component of a machine. :meth:`state` excludes the attributes in ``apart``: counters that
+    :class:`_Repeats` handles, cycles, and constants."""
 
     apart: frozenset[str] = frozenset({"model"})
 
@@ -377,8 +377,8 @@ class _Component:
         self.model = model
 
     def state(self) -> tuple[Any, ...]:
-        """All that the next cycles depend on, except counters; times are relative to now. An
-        attribute too many only hides a repetition, one too few makes a wrong one."""
+        """All that the next cycles depend on, except counters; times are relative to now. An extra
+        attribute only hides a repetition; a missing one causes a false one."""
         return tuple([tuple(value) if type(value) in (list, deque) else value
                       for name, value in vars(self).items() if name not in self.apart])
 
@@ -388,7 +388,7 @@ class _Norm(_Component):
         super().__init__(model)
         norm = model.params.norm
         self.spacing = model.params.norm_spacing
-        # Read before it is there, save from a divider.
+        # The vector is read before its reciprocal is ready, except with a divider.
         self.found = norm.reciprocal_steps - (0 if model.params.compact else READ_AHEAD)
         self.quotient = norm.quotient_steps
         # From the last activations of a vector to its first scale.
@@ -396,7 +396,7 @@ class _Norm(_Component):
         self.active = self.settled = self.waiting = self.ready = False
         self.phase = self.sequence = 0
         self.following = (0, 0, 0, 0)   # phase, sequence, chunks, gap
-        self.rooted = False     # in the cycle before
+        self.rooted = False     # in the previous cycle
         self.reading = False
         self.read = (0, 0, 0, 0)
         self.place = 0
@@ -452,8 +452,8 @@ class _Norm(_Component):
 
 
 class _Worker(_Component):
-    """What Products and Post have alike: phases that are next, and how many of the vectors, or of
-    the scales, of each phase are there."""
+    """Common part of Products and Post: the queue of phases, and for each phase the number of
+    vectors, or scales, available."""
 
     def __init__(self, model: Machine) -> None:
         super().__init__(model)
@@ -529,11 +529,11 @@ class _Products(_Worker):
         self.model.result.codes.append(_code(self._stage_of(self.phase), use))
 
     def _stage_of(self, index: int) -> int:
-        """The stage of a phase by its place; its head where the next one is the first."""
+        """Index of a phase's stage; that of its head if the first one is next."""
         return (self.model.phases[index].index or len(self.model.program)) - 1
 
     def _missed(self, index: int) -> int:
-        """What a phase does while the array has no job."""
+        """Code of a cycle of a phase while the array has no job."""
         phase, post = self.model.phases[index], self.model.post
         if phase.waits or index in self.jobs:
             return _code(self._stage_of(index), Use.NORM)
@@ -542,7 +542,7 @@ class _Products(_Worker):
         return _code(self._stage_of(index), Use.PIPELINE) if phase.index else _BETWEEN
 
     def decide(self, phase: int) -> None:
-        """Since the last job it was this phase that the array waited for."""
+        """Attribute the cycles since the last job to this phase, which the array waited for."""
         self.model.result.codes += [each[phase] for each in self.undecided]
         self.undecided.clear()
 
@@ -575,7 +575,7 @@ class _Post(_Worker):
         products, cells = model.products, model.cells
         is_head = stage.kind in LEAVES
         room = self.has_logit_room if is_head else not self.begins or cells.has_room
-        # One more may be taken until this is known.
+        # One more may be taken before this is known.
         self.has_logit_room = self.logits < params.logit_depth - 1
         group_ends = products.is_taken = False
         is_scaled = self.sequence < self.counts[self.phase]
@@ -618,7 +618,7 @@ class _Post(_Worker):
                 self.begins = len(stage.plan.matrices) > 1
 
     def gone(self) -> None:
-        """A beat of a head has been taken at the port, or is wanted by nobody."""
+        """A beat of a head has been taken at the port or dropped."""
         self.logits -= 1
 
     def scaled(self, phase: int) -> None:
@@ -634,7 +634,7 @@ class _Cells(_Component):
         self.part = self.kept = 0
         self.waiting: deque[tuple[int, StageKind, bool]] = deque()
         self.begins = False     # a group, in this cycle
-        self.has_room = True    # as of the cycle before
+        self.has_room = True    # in the previous cycle
 
     def step(self) -> None:
         params = self.model.params
@@ -720,14 +720,14 @@ class _PortEmbedder(_Component):
         return asks[-1]
 
     def is_asked(self) -> None:
-        """The row of a token is going to be asked for."""
+        """The row of a token is about to be requested."""
         self.asked += 1
         if self.asked == self.model.params.batch:
             self.asks = False
             self.model.later(0, self.model.release, 0)
 
     def takes(self) -> bool:
-        """A word of a row is offered: whether it is taken in this cycle."""
+        """Whether an offered word of a row is taken in this cycle."""
         params = self.model.params
         ratio = params.post_lanes * params.element_bits // params.port_bits
         self.part += 1
@@ -763,22 +763,22 @@ class Reader(_Component):
         params = model.params
         self.memory = memory
         self.header_words = params.row_beats * params.header_parts
-        self.rest = 0       # cycles before the next state
+        self.rest = 0       # cycles until the next state
         self.next = self._after(1, self._load)
         self.index = self.left = 0
         self.stage = model.program[0]
         self.free_words = self.free_headers = params.ring
         self.enough = False
-        # Without tokens every stage is of use.
+        # Without tokens, every stage is used.
         self.begun = self.has_head = model.embedder is None
         self.asked: deque[tuple[int, int, bool]] = deque()  # cycle, words, whether of a row
         self.place = 0
-        # When the memory may give the next word, in cycles times those that it gives in them.
+        # Time of the next word from the memory, in cycles times the numerator of its rate.
         self.clock = 0
         self.cycles, self.words = memory.rate.denominator, memory.rate.numerator
 
     def step(self) -> None:
-        # What is asked for in this cycle may come in the next one.
+        # Words requested in this cycle may arrive in the next one.
         coming = self.asked[0] if self.asked else None
         enough = self.free_words >= self.stage.tiles and self.free_headers > 0
         if self.rest:
@@ -802,7 +802,7 @@ class Reader(_Component):
     # The states of the requests, each of which returns the next one -----------------------
 
     def _after(self, cycles: int, state):
-        """A state that so many cycles come before: a memory is read, or a register settles."""
+        """Return a state after so many cycles: a memory is read, or a register settles."""
         self.rest = cycles
         return state
 
@@ -850,14 +850,14 @@ class Reader(_Component):
         return self._after(1, self._load)
 
     def _take(self, since: int, words: int, is_row: bool) -> None:
-        """A word of the first request, if it is there."""
+        """Take a word of the first request, if it has arrived."""
         model = self.model
         now = model.cycle * self.words
         if model.cycle < since + self.memory.latency or self.clock > now:
             return
         if is_row and not model.embedder.takes():
             return
-        # A memory that has waited is ahead by less than a word.
+        # An idle memory gets ahead by less than a word.
         self.clock = max(self.clock, now - self.words + 1) + self.cycles
         model.result.words += 1
         self.place += 1
@@ -881,12 +881,12 @@ class _Sampler(_Component):
         self.phase = self.sequence = 0
         self.chooses = False
         self.busy = 0           # cycles until a token is drawn
-        self.given: int | None = None   # the sequence whose token is there
+        self.given: int | None = None   # the sequence that has a token
         self.draw = draw_cycles(model.params, model.program[-1].rows)
         self.is_choosing = False
 
     def step(self) -> int | None:
-        """The sequence whose token is there in this cycle."""
+        """Step; return the sequence that has a token in this cycle."""
         given, self.given = self.given, None
         model = self.model
         if self.busy:
@@ -902,7 +902,7 @@ class _Sampler(_Component):
         elif self.ready:
             self.phase = self.ready.popleft()
             self.chooses = True
-        # Also in the cycle after, in which the random number that follows is kept.
+        # Also in the next cycle, in which the new random number is stored.
         self.is_choosing = (
             self.chooses and self.busy in (0, self.draw) and not model.params.compact)
         return given
@@ -920,24 +920,24 @@ class _Sampler(_Component):
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """What has been counted when a model was in a state."""
+    """The counters of a model when it was in a state."""
 
     cycles: int
     jobs: int
     rounds: int
-    groups: list[int]   # that array, post-processor and reader have left
+    groups: list[int]   # left for array, post-processor and reader
     left: list[int]     # tokens of each sequence
     beats: int
     words: int
-    tokens: list[int]   # given, of each sequence
+    tokens: list[int]   # output, of each sequence
 
 
 class _Repeats:
     """Skips cycles that repeat earlier ones.
 
-    A model that returns to an earlier state does again what it did from there on. In between, a
-    group of rows, a token or some layers have passed. The same is repeated while there are groups,
-    tokens or layers left, except the last, after which something else follows.
+    A model that returns to an earlier state repeats its behaviour since then: a group of rows, a
+    token or some layers. This continues while there are groups, tokens or layers left, except for
+    the last one, which is followed by something else.
     """
 
     def __init__(self, model: _Model) -> None:
@@ -945,7 +945,7 @@ class _Repeats:
         self.marks: dict[tuple[Any, ...], _Mark] = {}
         shapes = [(each.kind, len(each.plan.matrices), each.groups, each.chunks, each.tiles)
                   for each in model.program[:-1]]
-        # Stages of a layer, which is like the next one.
+        # Stages of a layer, the period of the program.
         self.layer = next(
             size for size in range(1, len(shapes) + 1) if shapes[size:] == shapes[:-size])
 
@@ -969,7 +969,7 @@ class _Repeats:
         self.marks[*places, state] = now
 
     def _placed(self) -> list[Any]:
-        """What has a place in the program."""
+        """The objects with an index into the program."""
         model = self.model
         return [*model.phases, *([model.reader] if model.reader else [])]
 
@@ -984,7 +984,7 @@ class _Repeats:
               for each in model.phases],
             *[(each.waiting, each.generating, each.held, each.predicts, each.will_predict,
                each.is_warm, max(each.known - model.cycle, 0)) for each in model.sequences],
-            # Which prompt waits, the number of those behind it tells.
+            # The number of prompts in the queue identifies the waiting one.
             *model.busy, model.last_phase, model.waits is None, model.is_free, len(model.prompts),
             *sorted((cycle - model.cycle, tuple(events))
                     for cycle, events in model.events.items()))
@@ -998,13 +998,13 @@ class _Repeats:
             [len(each) for each in model.result.tokens])
 
     def _repeat(self, mark: _Mark, now: _Mark, times: int, stages: int = 0) -> None:
-        """Repeat what has happened since a mark, each time so many stages further on."""
+        """Repeat the events since a mark, each time so many stages further on."""
         if times < 1:
             return
         model, result = self.model, self.model.result
         period = now.cycles - mark.cycles
         model.skipped += times * period
-        # With stages to go, no phase is between two tokens: each code has a stage.
+        # If stages advance, no phase is between two tokens: each code has a stage.
         own = result.codes[mark.cycles:]
         for again in range(1, times + 1):
             ahead = _code(again * stages, _USES[0])
@@ -1030,7 +1030,7 @@ class _Repeats:
 
 
 def _times(before: list[int], now: list[int]) -> int:
-    """How often what was taken from each number can be taken again with two left: a last group
+    """How often each number can decrease by the same amount again with two left: a last group
     behaves differently from its first part on."""
     taken = [old - new for old, new in zip(before, now, strict=True)]
     if min(taken) < 0:
@@ -1042,10 +1042,10 @@ def run_cycles(
     params: CoreParams, plans: Sequence[StagePlan], requests: Sequence[tuple[int, Request]],
     memory: MemoryTiming | None = None,
 ) -> CoreCycles:
-    """The cycles of requests, which are offered one after the other, each with its sequence, to an
-    core that has rested for a while. ``memory`` is behind the port, if there is one.
+    """Run requests, offered one after another, each with its sequence, on a core that has been
+    idle for a while. ``memory`` is behind the port, if there is one.
 
-    A stop token never comes.
+    A stop token never occurs.
     """
     prompts = deque(
         _Prompt(sequence, request.predicts_after(position), request.tokens,
@@ -1061,13 +1061,13 @@ def steady_uses(
     params: CoreParams, plans: Sequence[StagePlan], *, sampled: bool = False,
     memory: MemoryTiming | None = None,
 ) -> Counter[tuple[Stage | None, Use]]:
-    """The cycles of ``STEADY_TOKENS`` tokens of every sequence in the long run: ``uses`` of
-    :class:`CoreCycles` while each of them generates."""
+    """Cycles of ``STEADY_TOKENS`` tokens of every sequence in steady state: ``uses`` of
+    :class:`CoreCycles` while all of them generate."""
     temperature = 1.0 if sampled else 0.0
     asked = [(number, Request((0,), tokens=3 * STEADY_TOKENS, temperature=temperature))
              for number in range(params.sequences)]
     found = run_cycles(params, plans, asked, memory)
-    # Away from both ends, where not every sequence runs.
+    # Away from both ends, where some sequences are idle.
     own = found.tokens[0]
     return found.uses(own[-2 * STEADY_TOKENS], own[-STEADY_TOKENS])
 
@@ -1076,6 +1076,6 @@ def cycles_per_token(
     params: CoreParams, plans: Sequence[StagePlan], *, sampled: bool = False,
     memory: MemoryTiming | None = None,
 ) -> Fraction:
-    """Cycles a token in the long run, all sequences together, each of them generating."""
+    """Cycles per token in steady state, over all sequences, while all of them generate."""
     uses = steady_uses(params, plans, sampled=sampled, memory=memory)
     return Fraction(uses.total(), STEADY_TOKENS * params.sequences)

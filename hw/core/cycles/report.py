@@ -1,4 +1,4 @@
-"""The report on a core before any synthesis: cycles of a token, where they go, bits of memory."""
+"""The report on a core before synthesis: cycles per token, their uses, bits of memory."""
 
 from __future__ import annotations
 
@@ -26,24 +26,23 @@ _SHIFTS = (10, 17)
 
 
 def shape_limits(config: ModelConfig, profile: NumericProfile) -> Limits:
-    """The limits of a model without weights: its embedding as wide as may be, its shifts those of
-    the bundled models. No cycle depends on either."""
+    """The limits of a model without weights: the widest embedding, and the shifts of the bundled
+    models. No cycle count depends on either."""
     return Limits.of_stages(profile, [shape_stages(config, profile)], _SHIFTS, profile.x.bits)
 
 
 def shape_stages(config: ModelConfig, profile: NumericProfile) -> tuple[StagePlan, ...]:
-    """The stages of a language model of a shape."""
+    """The stages of a language model of this shape."""
     return plan(language_model(config, profile), profile)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCycles:
-    """Where the cycles of a token, or of a frame, go, all sequences together, each of them busy.
+    """Uses of the cycles of a token, or of a frame, with all sequences busy.
 
-    ``stages``: the uses of the cycles of each kind of stage of a language model, those of all
-    layers together, or of each stage of a network; ``token`` is between those of two tokens, or
-    ``frame``. A cycle is told by what the array lacks in it: without that it may lack something
-    else.
+    ``stages``: cycles by use, for each kind of stage of a language model, summed over all layers,
+    or for each stage of a network; ``token``, or ``frame``, is the time between two of them. A
+    cycle is attributed to the one thing the array lacks, even if it would lack another next.
     """
 
     stages: dict[str, dict[Use, Fraction]]
@@ -62,7 +61,7 @@ class TokenCycles:
         cls, counts: Mapping[tuple[Stage | None, Use], int], tokens: int,
         name: Callable[[Stage | None], str],
     ) -> TokenCycles:
-        """Those of one token, of the counts of so many; ``name`` tells what a stage is called."""
+        """Average counts over so many tokens; ``name`` gives the name of a stage."""
         stages: dict[str, dict[Use, Fraction]] = {}
         for (stage, use), cycles in sorted(counts.items(), key=lambda item: _place(item[0][0])):
             uses = stages.setdefault(name(stage), dict.fromkeys(Use, Fraction()))
@@ -70,7 +69,7 @@ class TokenCycles:
         return cls(stages)
 
     def spent(self, use: Use) -> Fraction:
-        """Cycles of a use, in all stages."""
+        """Cycles of a use over all stages."""
         return sum((uses[use] for uses in self.stages.values()), start=Fraction())
 
     @property
@@ -80,7 +79,7 @@ class TokenCycles:
 
     @property
     def utilisation(self) -> float:
-        """Fraction of cycles with a beat of the array."""
+        """Fraction of cycles in which the array has a beat."""
         return float(self.spent(Use.BEATS) / self.total)
 
     def stages_as_dict(self) -> dict[str, dict[str, float]]:
@@ -99,7 +98,7 @@ def _place(stage: Stage | None) -> float:
 
 
 def _name(stage: Stage | None) -> str:
-    """A stage by its matrices, whatever its layer: ``gate up``."""
+    """Name of a stage by its matrices, without the layer: ``gate up``."""
     if stage is None:
         return "token"
     return " ".join(name.rpartition(".")[2] for name in stage.plan.matrices)
@@ -107,7 +106,7 @@ def _name(stage: Stage | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CycleReport:
-    """What the cycle model says of a core, and of others: ``choices``, by what is different."""
+    """Cycle model results of a core, and of its variants: ``choices``, by the size changed."""
 
     params: CoreParams
     config: ModelConfig
@@ -144,8 +143,7 @@ class CycleReport:
 def cycle_report(
     params: CoreParams, config: ModelConfig, memory: MemoryTiming | None = None,
 ) -> CycleReport:
-    """Report on a core that runs a model of a shape; ``memory`` is behind its port, if it has
-    one."""
+    """Report on a core that runs a model of this shape; ``memory`` is behind its port, if any."""
     if params.port_bits and memory is None:
         memory = MemoryTiming()
     plans = shape_stages(config, params.profile)
@@ -158,7 +156,7 @@ def cycle_report(
 
 
 def _changed(params: CoreParams) -> dict[str, CoreParams]:
-    """Cores of which one size is another, and what follows from the sizes is the usual."""
+    """Cores with one size changed, and the usual values for sizes derived from it."""
     sizes = [("sequences", count) for count in (2, 4)] + [
         (name, 2 * getattr(params, name))
         for name in ("rows", "cols", "quant_lanes", "post_lanes")]
@@ -184,7 +182,7 @@ def check_clock(clock_mhz: float) -> None:
 
 
 def tokens_per_second(cycles: TokenCycles, clock_mhz: float) -> float:
-    """Tokens per second of all sequences together."""
+    """Tokens per second over all sequences."""
     check_clock(clock_mhz)
     return clock_mhz * 1e6 / float(cycles.total)
 

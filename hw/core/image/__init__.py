@@ -1,1 +1,1 @@
-"""What a core runs: programs and weights, in ROMs or as an image behind a port."""
+"""Programs and weights of a core, in ROMs or as an image behind a port."""

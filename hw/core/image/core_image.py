@@ -1,4 +1,4 @@
-"""A model as the words of a core's memories, in the order of use, and back."""
+"""Convert a model to the words of a core's memories, in the order of use, and back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TEST_TOKENS = 16
 class CoreImage(ProgramImage):
     """The memories of a core that hold a model.
 
-    ``records``: of the model. ``embedding``: for each token its words of ``post_lanes`` elements.
+    ``records``: of the model. ``embedding``: for each token, words of ``post_lanes`` elements.
     ``test``: :func:`text_checksum` of the model.
     """
 
@@ -47,8 +47,8 @@ def build_image(model: QuantizedModel, params: CoreParams) -> CoreImage:
     Raises
     ------
     ValueError
-        If the model is beyond the limits of ``params``, or of an architecture that the core
-        lacks.
+        If the model exceeds the limits of ``params``, or the core does not support its
+        architecture.
     """
     params.limits.check(model)
     if list(model.sigmoid) != model.profile.sigmoid_table():
@@ -66,8 +66,8 @@ def build_image(model: QuantizedModel, params: CoreParams) -> CoreImage:
 
 
 def text_checksum(model: QuantizedModel) -> int:
-    """CRC-32 of the 16 tokens, 32 bits each, that a model writes after token 0, the most likely
-    ones: whoever runs an image can see whether it computes what it should."""
+    """CRC-32 of the 16 tokens, 32 bits each, that a model greedily generates after token 0: it
+    allows checking that an image computes correctly."""
     reference = IntegerModel(model)
     state, token, text = reference.start(1), 0, []
     for _ in range(_TEST_TOKENS):
@@ -78,10 +78,10 @@ def text_checksum(model: QuantizedModel) -> int:
 
 
 def unpack_image(image: CoreImage, tokenizer: Tokenizer = BYTES) -> QuantizedModel:
-    """Undo :func:`build_image`; of the model an image lacks only the tokenizer.
+    """Undo :func:`build_image`; an image lacks only the tokenizer of the model.
 
     Raises ValueError if a code is no trit, a number of -1 weights is wrong, the tokenizer does not
-    fit, or the model writes another text than that of the test.
+    fit, or the generated text does not match the test.
     """
     params, profile = image.params, image.params.profile
     low, _ = params.limits.shifts

@@ -1,15 +1,15 @@
-"""A model as one image for an external memory: read from first to last for each token.
+"""A model as one image for an external memory, read sequentially for each token.
 
 Everything is little-endian, in words of ``port_bits``:
 
 - 16 numbers of 32 bits: :class:`ImageHeader`;
 - the stages;
-- for each group of rows of each stage its biases and numbers of -1 weights, then its weights,
-  five in a byte;
-- of a language model the embedding, a row for each token, whose elements have 8, 16 or 32 bits;
-- in the last 32 bits the CRC-32 of all before them.
+- for each group of rows of each stage, its biases and numbers of -1 weights, then its weights,
+  five to a byte;
+- for a language model, the embedding: a row for each token, with elements of 8, 16 or 32 bits;
+- in the last 32 bits, the CRC-32 of everything before.
 
-Every item begins with a word of the port.
+Every item begins at a word of the port.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ IMAGE_FILE = "image.hex"
 """The words behind the port of an emitted unit."""
 
 MAGIC = int.from_bytes(b"STRN", "little")
-"""What an image begins with."""
+"""The first 32 bits of an image."""
 
 VERSION = 2
-"""Of the layout that this module describes."""
+"""Version of the layout that this module describes."""
 
 TRITS_PER_BYTE = 5
 """Weights in a byte."""
 
-_CODES = np.array([0, 1, 3])    # of the weight that a digit stands for
+_CODES = np.array([0, 1, 3])    # weight code of each digit
 _POWERS = 3 ** np.arange(TRITS_PER_BYTE - 1, -1, -1)
 _CRC_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
-    """What an image begins with, each number in 32 bits; the rest of them is zero.
+    """Header of an image: numbers of 32 bits, padded with zeros.
 
-    ``digest``: :func:`format_digest` of the core. ``words``: of the port, in the whole image.
+    ``digest``: :func:`format_digest` of the core. ``words``: words of the port in the whole image.
     ``embedding``: the word where the row of token 0 begins. ``row``: words of a row.
     ``test``: :func:`~sterna.hw.core.image.core_image.text_checksum` of the model. The others are
-    counts of the model. What a network over frames does not have is 0.
+    counts of the model. Fields that do not apply to a network over frames are 0.
     """
 
     magic: int
@@ -83,8 +83,8 @@ class ImageHeader:
 
 
 def format_digest(params: Geometry) -> int:
-    """CRC-32 of all that says how an image is laid out: the limits, the size of the array, the
-    lanes and the port; and of the constants that are not in it. Cores that differ in sequences,
+    """CRC-32 of everything that determines the layout of an image: the limits, the size of the
+    array, the lanes and the port; and of the constants outside it. Cores that differ in sequences,
     clusters or style take the same image.
     """
     limits = params.limits
@@ -135,7 +135,7 @@ def _embedding(image: CoreImage) -> bytes:
 
 
 def image_text(image: ProgramImage) -> str:
-    """Text of ``IMAGE_FILE``, for ``$readmemh``: a word of the port a line."""
+    """Text of ``IMAGE_FILE``, for ``$readmemh``: one word of the port per line."""
     data, size = pack_image(image), image.params.port_bits // 8
     return "".join(f"{int.from_bytes(data[at:at + size], 'little'):0{2 * size}x}\n"
                    for at in range(0, len(data), size))
@@ -144,7 +144,7 @@ def image_text(image: ProgramImage) -> str:
 def read_image(data: bytes, params: CoreParams) -> CoreImage:
     """Undo :func:`pack_image`.
 
-    Raises ValueError if the image is cut, damaged, or for a core of other limits.
+    Raises ValueError if the image is truncated, damaged, or for a core of other limits.
     """
     port = params.port_bits // 8
     if len(data) < IMAGE_HEADER_BITS // 8:
@@ -211,8 +211,8 @@ def _padded(data: np.ndarray, size: int) -> np.ndarray:
 def _digits_in_bytes(image: ProgramImage) -> np.ndarray:
     """Five weights to a byte, the first in the most significant digit; uint8 ``[words, bytes]``.
 
-    The byte is the fraction of the digits in units of 1/256, rounded up: the digits are what
-    carries out of it when it is multiplied by three again and again.
+    The byte is the fraction of the digits in units of 1/256, rounded up: the digits are the
+    carries out of it under repeated multiplication by three.
     """
     size = image.params.rows * image.params.cols
     codes = from_ints(image.weights, 0, 2 * size).reshape(len(image.weights), size, 2)

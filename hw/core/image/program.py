@@ -1,4 +1,4 @@
-"""A program of stages as the words of the memories that hold it."""
+"""A program of stages as memory words."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class ProgramImage:
 class Stage:
     """A stage of the program of a token: some matrices of one shape and one input.
 
-    ``plan``: what it is by the records. ``groups``: of rows of a matrix. ``chunks`` and ``tiles``:
-    of the vector. ``weight``, ``header`` and ``state``: where its weight words, groups of biases
-    and words of states begin.
+    ``plan``: its plan from the records. ``groups``: of rows of a matrix. ``chunks`` and ``tiles``:
+    of the vector. ``weight``, ``header`` and ``state``: start of its weight words, groups of biases
+    and words of states.
     """
 
     plan: StagePlan
@@ -49,7 +49,7 @@ class Stage:
 
     @property
     def kind(self) -> StageKind:
-        """What its results are for."""
+        """Kind of the stage, which determines the use of its results."""
         return self.plan.kind
 
     @property
@@ -69,7 +69,7 @@ class Stage:
 
 
 def place_stages(plans: Sequence[StagePlan], params: Geometry) -> list[Stage]:
-    """Lay stages out one behind the other."""
+    """Lay stages out one after another."""
     placed: list[Stage] = []
     weight = header = state = 0
     for plan in plans:
@@ -114,7 +114,7 @@ def pack_program(
             "k": [*(each.k for each in matrices), *unused],
             "shift": [*(each.shift - low for each in matrices), *unused],
         }).as_value().value)
-        # [groups, slots, rows, tiles, cols] with the tiles before the rows is the order of use.
+        # The order of use: [groups, slots, rows, tiles, cols] with tiles before rows.
         codes = row_codes(padded.transpose(0, 1, 3, 2, 4), params.style)
         weights += to_ints(to_bits(
             codes.reshape(stage.words, -1), params.mac.code_bits))
@@ -127,7 +127,7 @@ def pack_program(
 
 
 def cluster_words(words: Sequence[int], params: Geometry, cluster: int) -> list[int]:
-    """The codes of a cluster's columns out of weight words, row by row."""
+    """Extract the codes of a cluster's columns from weight words, row by row."""
     size = params.cols // params.clusters
     bits = from_ints(words, 0, 2 * params.rows * params.cols).reshape(
         len(words), params.rows, params.clusters, 2 * size)

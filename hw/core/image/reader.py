@@ -1,4 +1,4 @@
-"""The memory port: an image is checked once, then its groups are read ahead of the array."""
+"""The memory port: checks an image once, then prefetches its groups for the array."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = [
     "read_layout", "weight_fill_layout"]
 
 DECODE_STEPS = TRITS_PER_BYTE + 2
-"""Cycles from a word of the port to its weights in the ring, known to be there."""
+"""Cycles from a word of the port until its weights in the ring are usable."""
 
 _OUTSTANDING = 16
-"""Requests whose words have not all come."""
+"""Most requests with words still to arrive."""
 
 
 _CRC_TAPS = [place for place in range(32) if 0xEDB88320 >> place & 1]
@@ -39,64 +39,64 @@ _CRC_TAPS = [place for place in range(32) if 0xEDB88320 >> place & 1]
 _ALL_ONES = (1 << 32) - 1
 
 _RESIDUE = zlib.crc32(bytes(4)) ^ _ALL_ONES
-"""What a CRC-32 ends with, before it is inverted, if it goes over itself as well."""
+"""Residue of a CRC-32 computed over data and its CRC, before the final inversion."""
 
 
 class ImageStatus(enum.Enum, shape=3):  # type: ignore[call-arg]  # shape is for Amaranth's metaclass
-    """What is known of the image."""
+    """Status of the image."""
 
     LOADING = 0     #: it is being read for the first time
-    RUNNING = 1     #: it is whole, and for this core
+    RUNNING = 1     #: it is intact and for this core
     NO_IMAGE = 2    #: it begins with something else
     VERSION = 3     #: it is of another version
     OTHER_CORE = 4    #: it is for other limits, array, lanes, port or scaling of frames
-    DAMAGED = 5     #: its CRC-32 is another one
-    FAILED = 6      #: a word came with an error
-    SILENT = 7      #: no word came for ``params.patience`` cycles
+    DAMAGED = 5     #: its CRC-32 does not match
+    FAILED = 6      #: the memory reported an error
+    SILENT = 7      #: no word arrived for ``params.patience`` cycles
 
 
 def read_layout(params: Geometry) -> StructLayout:
-    """A linear read: ``count`` words of the port from word ``address`` on."""
+    """A linear read: ``count`` words of the port starting at word ``address``."""
     return StructLayout({"address": params.address_bits, "count": params.address_bits})
 
 
 def weight_fill_layout(params: Geometry) -> StructLayout:
-    """Codes on their way to the clusters: part ``part`` of the word at ``address``."""
+    """Weight codes for the clusters: part ``part`` of the word at ``address``."""
     return StructLayout({
         "valid": 1, "part": range(max(params.weight_parts, 2)), "last": 1,
         "address": range(params.ring), "codes": ArrayLayout(unsigned(2), params.port_trits)})
 
 
 def header_fill_layout(params: Geometry) -> StructLayout:
-    """Biases and numbers of -1 weights on their way: part ``part`` of the word at ``address``."""
+    """Biases and numbers of -1 weights: part ``part`` of the word at ``address``."""
     return StructLayout({
         "valid": 1, "part": range(max(params.header_parts, 2)), "last": 1,
         "address": range(params.ring * params.row_beats), "bits": params.port_bits})
 
 
 class ImageReader(wiring.Component):
-    """Reads the image: once all of it, to see whether it is whole, and its stages are kept; then
-    the groups of the stages again and again, as far ahead as there is room for.
+    """Reads the whole image once, to check it and store its stages, then prefetches the groups of
+    the stages over and over, as far as there is room.
 
-    With an embedding, the rows of tokens when they are asked for, and the last stage, a head, only
+    With an embedding, it also reads the rows of tokens on request, and the last stage, a head, only
     for a token that predicts.
 
-    Words come in the order of the requests, and never before they are asked for. What is not
-    ``LOADING`` or ``RUNNING`` stays until the next reset.
+    Words must arrive in the order of the requests, and never before. A status other than
+    ``LOADING`` or ``RUNNING`` persists until the next reset.
 
     Members
     -------
     reads : ``Out(stream.Signature(read_layout(params)))``
     data : ``In(stream.Signature(params.port_bits))``
     failed : ``In(1)``
-        A word came with an error, since the reset.
+        The memory has reported an error since the reset.
     status : ``Out(ImageStatus)``
     stage, stage_index, stage_valid : ``Out``
-        A stage, as the image is read for the first time.
+        A stage, during the first read of the image.
     weights, headers : ``Out``
-        What is read ahead.
+        Prefetched data.
     word_used, header_used : ``In(1)``
-        A weight word is not needed any more; the header of a group.
+        A weight word, or the header of a group, is no longer needed.
     begins, predicts : ``In(1)``, with an embedding
         A token begins, and whether its head is needed.
     tokens : ``In(stream.Signature(params.token_bits))``, with an embedding
@@ -129,7 +129,7 @@ class ImageReader(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         params = self.params
-        # For each request that is outstanding whether it is of a row, and the tiles of its group.
+        # For each outstanding request, whether it is of a row, and the tiles of its group.
         m.submodules.queue = queue = fifo.SyncFIFOBuffered(
             width=tag_layout(params).size, depth=_OUTSTANDING)
         header = Signal(header_layout(), reset_less=True)
@@ -140,7 +140,7 @@ class ImageReader(wiring.Component):
         return m
 
     def _watch(self, m, queue):
-        """Whether words that were asked for come, and as they should."""
+        """Detect errors and missing words."""
         patience = self.params.patience
         waited = Signal(range(patience + 1))
         works = (self.status == ImageStatus.LOADING) | (self.status == ImageStatus.RUNNING)
@@ -154,7 +154,7 @@ class ImageReader(wiring.Component):
             m.d.sync += self.status.eq(ImageStatus.FAILED)
 
     def _check(self, m, header):
-        """Read all of the image, and keep its header and stages."""
+        """Read the whole image, and store its header and stages."""
         params, port, data = self.params, self.params.port_bits, self.data
         header_words = params.image_header_parts
         crc = Signal(32, init=_ALL_ONES)
@@ -213,7 +213,7 @@ class ImageReader(wiring.Component):
             m.d.sync += self.stage_index.eq(self.stage_index + 1)
 
     def _ask(self, m, header, queue):
-        """Ask for groups as there is room for them, and for rows before those."""
+        """Request groups while there is room for them; rows have priority."""
         params, reads = self.params, self.reads
         shape = StructLayout({
             "is_last": 1, "tiles": range(params.tiles + 1),
@@ -314,7 +314,7 @@ class ImageReader(wiring.Component):
                 m.d.sync += [begun.eq(1), has_head.eq(self.predicts)]
 
     def _receive(self, m, header, queue):
-        """Hand on what comes: to the rings, decoded, or as rows."""
+        """Forward received words: decoded to the rings, or as rows."""
         params, data = self.params, self.data
         steps = Pipeline(m, Const(1))
         tag = tag_layout(params)(queue.r_data)
@@ -368,7 +368,7 @@ class ImageReader(wiring.Component):
 
 
 def port_section(params: Geometry) -> str:
-    """What the README of a folder says of the port."""
+    """README section on the port."""
     return _PORT.format(file=IMAGE_FILE, bits=params.port_bits, patience=params.patience)
 
 
@@ -396,9 +396,9 @@ def tag_layout(params: Geometry) -> StructLayout:
 
 
 def _crc_after(crc: Value, word: Value) -> Value:
-    """A CRC-32 after another word, as zlib counts it: the lowest bit first."""
+    """Return a CRC-32 updated with a word, as in zlib: the lowest bit first."""
     inputs = Cat(crc, word)
-    bits = [1 << index for index in range(32)]    # of the inputs, which are added in each bit
+    bits = [1 << index for index in range(32)]    # mask of the inputs added in each bit
     for index in range(len(word)):
         out = bits[0] ^ 1 << 32 + index
         bits = [each ^ (out if place in _CRC_TAPS else 0)
@@ -407,9 +407,9 @@ def _crc_after(crc: Value, word: Value) -> Value:
 
 
 def _decoded(steps: Pipeline, word: Value) -> tuple[Value, int]:
-    """The codes of the weights in a word of the port, and how many steps later they are there.
+    """Return the codes of the weights in a word of the port, and their latency in steps.
 
-    A digit is what carries out of a byte when it is multiplied by three, see
+    A digit is the carry out of a byte multiplied by three, see
     :mod:`sterna.hw.core.image.linear`.
     """
     codes = []

@@ -1,1 +1,1 @@
-"""What a core is made for, the sizes chosen for it, and what follows from both."""
+"""Limits of a core, its chosen sizes, and quantities derived from both."""

@@ -1,4 +1,4 @@
-"""Sizes of a core, and what follows from them and from the limits of its models."""
+"""Sizes of a core, and quantities derived from them and from the limits of its models."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class CoreParams(Geometry):
 
     @property
     def _lane_factor(self) -> int:
-        # A single sequence waits for the norm most of the time. Several keep the array busy, which
-        # then gives the most sums in a cycle where vectors are shortest.
+        # A single sequence mostly waits for the norm. Several keep the array busy, which then
+        # produces the most sums per cycle for the shortest vectors.
         if self.sequences == 1 or self.compact:
             return 1
         sums = self.rows // min(-(-each.columns // self.cols) for each in self.limits.program)
-        if self.port_bits:      # each sequence uses a weight word once, when all of it has come
+        if self.port_bits:      # each sequence uses a weight word once, when all of it is read
             parts = -(-8 * self.rows * self.cols // (5 * self.port_bits))
             sums = sums * self.sequences // max(self.sequences, parts)
         return 1 << max(0, (sums // POST_LANES).bit_length() - 1)
@@ -54,7 +54,7 @@ class CoreParams(Geometry):
         return max(each.rows for each in self.limits.program if each.kind is kind)
 
     def logit_beats(self, vocab: int) -> int:
-        """Words of the port of logits after a token of a model: whole groups of rows."""
+        """Words at the logits port per token of a model: whole groups of rows."""
         return self.groups(vocab, chunks=False) * self.row_beats
 
     @property
@@ -70,7 +70,7 @@ class CoreParams(Geometry):
         return 8 << (-(-self.limits.embedding_bits // 8) - 1).bit_length()
 
     def row_parts(self, width: int) -> int:
-        """Words of the port for the embedding of a token, of so many channels."""
+        """Words of the port for the embedding of a token, with ``width`` channels."""
         return self._parts(self.groups(width) * self.rows * self.element_bits)
 
     @property

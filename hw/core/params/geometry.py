@@ -1,4 +1,4 @@
-"""What follows from the sizes of what runs programs of stages, and from the largest program."""
+"""Geometry of a unit that runs programs of stages, derived from its sizes and largest program."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ __all__ = [
     "ADDED", "FRONT_STEPS", "IMAGE_HEADER_BITS", "LEAVES", "MAX_SLOTS", "POST_LANES", "Geometry"]
 
 IMAGE_HEADER_BITS = 512
-"""Bits of what an image begins with, see :mod:`sterna.hw.core.image.linear`."""
+"""Bits of the header of an image, see :mod:`sterna.hw.core.image.linear`."""
 
 MAX_SLOTS = 3
 """Most matrices interleaved in a stage: f, c and g."""
 
 FRONT_STEPS = 3
-"""Cycles from taking sums to requantising them: choice of lanes, and the way from there and from
+"""Cycles from taking sums to requantising them: choice of lanes, then routing from there and from
 the memory of headers."""
 
 
 ADDED = (StageKind.RESIDUAL, StageKind.BEGIN, StageKind.PASS, StageKind.LAST)
-"""What goes through the adder of the residual stream, to something or to zero."""
+"""Kinds of stages with results added to the residual stream or to zero."""
 
 LEAVES = (StageKind.HEAD, StageKind.LAST)
-"""What ends a program."""
+"""Kinds of stages that end a program."""
 
 # Usual sizes:
 _QUANT_LANES, POST_LANES, _CELL_LANES, _CLUSTER_COLUMNS = 8, 4, 2, 16
@@ -52,13 +52,13 @@ def _power(value: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Geometry(ChosenSizes):
-    """Chosen sizes, and what follows from them and the limits of programs."""
+    """Chosen sizes, and quantities derived from them and the limits of programs."""
 
     what: ClassVar[str] = "program"
 
     @classmethod
     def of_folder(cls, folder: Path) -> Self:
-        """The unit of an emitted folder, or of a board's sources: ``params.json`` has it.
+        """The unit of an emitted folder, or of a board's sources, from ``params.json``.
 
         Raises ValueError if the folder is of something else.
         """
@@ -72,7 +72,7 @@ class Geometry(ChosenSizes):
 
     @classmethod
     def parsed(cls, name: str, value: Any) -> Any:
-        """A field as it is in JSON."""
+        """A field parsed from JSON."""
         return Limits.from_json(value) if name == "limits" else value
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ class Geometry(ChosenSizes):
             self._check_port()
 
     def _choose(self) -> None:
-        """Put the usual sizes in the place of zeros."""
+        """Replace zeros by the usual sizes."""
         times = self._lane_factor
         lanes = min(self.cols & -self.cols, times * _QUANT_LANES)
         self._default("root_digit_bits", 1 if self.compact or self.sequences > 1 else 3)
@@ -121,7 +121,7 @@ class Geometry(ChosenSizes):
 
     @property
     def _lane_factor(self) -> int:
-        """How many times the usual lanes are chosen."""
+        """Multiple of the usual lanes."""
         return 1
 
     def _default(self, name: str, value: int) -> None:
@@ -148,23 +148,22 @@ class Geometry(ChosenSizes):
 
     @property
     def batch(self) -> int:
-        """Sequences of a phase: each weight word is used so often."""
+        """Sequences per phase, which is how often each weight word is used."""
         return self.sequences // self.phases
 
     @property
     def batch_bits(self) -> int:
-        """Bits of the number of a sequence in its phase, one at least."""
+        """Bits of the number of a sequence in its phase, at least one."""
         return max((self.batch - 1).bit_length(), 1)
 
     def sequence_of(self, phase: Value, sequence: Value) -> Value:
-        """The number of a sequence of a phase among all; no bits if there is one."""
+        """The number of a phase's sequence among all; no bits if there is only one."""
         bits = (self.batch - 1).bit_length()
         return Cat(sequence[:bits], phase if self.phases > 1 else Const(0, 0))
 
     @property
     def widest(self) -> int:
-        """Channels of the longest vector, filled up to whole groups of rows, and those to whole
-        tiles."""
+        """Channels of the longest vector, padded to whole groups of rows, then to whole tiles."""
         channels = max(self.groups(each.columns) for each in self.limits.program) * self.rows
         return -(-channels // self.cols) * self.cols
 
@@ -180,7 +179,7 @@ class Geometry(ChosenSizes):
 
     @property
     def unit_rows(self) -> int:
-        """Rows that a matrix is filled up to a multiple of: whole groups and whole chunks."""
+        """The rows of a matrix are padded to a multiple of this: whole groups and chunks."""
         return max(self.rows, self.quant_lanes)
 
     @property
@@ -190,14 +189,13 @@ class Geometry(ChosenSizes):
 
     @property
     def vector_words(self) -> int:
-        """Words of ``post_lanes`` channels of the residual stream; 0 if nothing goes through its
-        adder."""
+        """Words of ``post_lanes`` channels of the residual stream; 0 if its adder is unused."""
         added = [each for each in self.limits.program if each.kind in ADDED]
         return max((self.groups(each.rows) * self.row_beats for each in added
                     if each.kind is not StageKind.PASS), default=int(bool(added)))
 
     def groups(self, rows: int, *, chunks: bool = True) -> int:
-        """Groups of rows of a matrix, the last ones filled up; with ``chunks`` to whole chunks."""
+        """Groups of rows of a matrix, the last ones padded; with ``chunks`` to whole chunks."""
         unit = self.unit_rows if chunks else self.rows
         return -(-rows // unit) * unit // self.rows
 
@@ -216,7 +214,7 @@ class Geometry(ChosenSizes):
 
     @property
     def most_weights(self) -> int:
-        """Weight words of the largest program, the words of its beats."""
+        """Weight words of the largest program, one per beat."""
         return sum(each.count * each.slots * self._groups(each) * -(-each.columns // self.cols)
                    for each in self.limits.program)
 
@@ -227,7 +225,7 @@ class Geometry(ChosenSizes):
 
     @property
     def state_words(self) -> int:
-        """Words of ``cell_lanes`` channels of the states of a sequence."""
+        """Words of ``cell_lanes`` channels in the states of a sequence."""
         return sum(each.count * self._groups(each) * self.rows // self.cell_lanes
                    for each in self.limits.program if each.kind is StageKind.MLGRU)
 
@@ -255,12 +253,12 @@ class Geometry(ChosenSizes):
 
     @property
     def image_header_parts(self) -> int:
-        """Words of the port for what an image begins with."""
+        """Words of the port for the header of an image."""
         return self._parts(IMAGE_HEADER_BITS)
 
     @property
     def table_parts(self) -> int:
-        """Words of the port for the largest table that comes behind the stages."""
+        """Words of the port for the largest table after the stages."""
         return 0
 
     @property
@@ -273,7 +271,7 @@ class Geometry(ChosenSizes):
 
     @property
     def constants(self) -> tuple[Any, ...]:
-        """Numbers of the model that are in the Verilog even with a port."""
+        """Numbers of the model fixed in the Verilog even with a port."""
         return ()
 
     def _parts(self, bits: int) -> int:
@@ -283,35 +281,35 @@ class Geometry(ChosenSizes):
 
     @property
     def logit_depth(self) -> int:
-        """Beats of results of a head that wait at the port."""
+        """Beats of results of a head queued at the port."""
         if not self.limits.normalizes:
             return self._in_flight(self.post_latency + 2, self.row_beats) + 1
         return 5 if self.compact else 16
 
     @property
     def sum_depth(self) -> int:
-        """Groups of sums that wait: one of every sequence is taken while the next one comes, or
+        """Groups of sums queued: one of every sequence is taken while the next one arrives, or
         waits for its scales."""
         if not self.limits.normalizes:
             return self._in_flight(self.array_latency, 1)
         return max(2 * self.batch, 8 if self.compact else 16)
 
     def _in_flight(self, latency: int, each: int) -> int:
-        """Places in a queue, of which a group takes some from so many cycles before it comes, so
-        that groups may follow each other without a gap."""
+        """Places in a queue for groups to follow each other without a gap; a group reserves
+        ``each`` places ``latency`` cycles before it arrives."""
         fewest = min(-(-stage.columns // self.cols) for stage in self.limits.program)
         return -(-(latency + 3) * each // max(fewest, each)) + each
 
     @property
     def preact_depth(self) -> int:
-        """Beats of pre-activations that wait: a group is taken while the next one comes."""
+        """Beats of pre-activations queued: a group is taken while the next one arrives."""
         return max(2 * self.batch * self.row_beats, 2 if self.compact else 16)
 
     # Widths ------------------------------------------------------------------------
 
     @property
     def operand_bits(self) -> int:
-        """Signed bits of a sum of ``cols`` operands, a complement or not: [-128 n, 127 n]."""
+        """Signed bits of a sum of ``cols`` operands, complemented or not: [-128 n, 127 n]."""
         return self.profile.act_bits + (self.cols - 1).bit_length()
 
     @property
@@ -322,17 +320,17 @@ class Geometry(ChosenSizes):
 
     @property
     def minus_bits(self) -> int:
-        """Unsigned bits of a number of -1 weights in a row."""
+        """Unsigned bits of the number of -1 weights in a row."""
         return self.widest.bit_length()
 
     @property
     def bias_bits(self) -> int:
-        """Signed bits of a bias: one more than the widest output, which an update has."""
+        """Signed bits of a bias: one more than the widest output; an update includes that bit."""
         return max(bits + (kind not in ADDED) for kind, bits in self.result_bits.items())
 
     @property
     def shift_bits(self) -> int:
-        """Bits of a shift, counted from the smallest; one at least."""
+        """Bits of a shift minus the smallest one; at least one."""
         low, high = self.limits.shifts
         return max((high - low).bit_length(), 1)
 
@@ -352,8 +350,8 @@ class Geometry(ChosenSizes):
 
     @property
     def norm_spacing(self) -> int:
-        """Cycles between the last chunks of two vectors: a root is done when the next begins, and
-        with a divider its quotient too."""
+        """Cycles between the last chunks of two vectors: a root must be done when the next begins,
+        and with a divider its quotient too."""
         norm = self.norm
         return norm.root.latency + 1 + (norm.quotient_steps if self.compact else 0)
 
@@ -370,7 +368,7 @@ class Geometry(ChosenSizes):
 
     @property
     def requantize(self) -> RequantizeParams:
-        """The requantiser; what travels with a beat has :attr:`tag_layout`."""
+        """The requantiser; the tag of a beat has :attr:`tag_layout`."""
         widest, *narrower = sorted(set(self.result_bits.values()), reverse=True)
         low, high = self.limits.shifts
         return RequantizeParams(
@@ -380,8 +378,8 @@ class Geometry(ChosenSizes):
 
     @property
     def result_bits(self) -> dict[StageKind, int]:
-        """Signed bits of the results of each kind of stage. An update of the residual stream has a
-        bit more than the stream: what is larger saturates the sum, whatever it is added to."""
+        """Signed bits of the results of each kind of stage. An update of the residual stream has
+        one bit more than the stream: a larger update saturates any sum."""
         profile = self.profile
         every = {
             StageKind.MLGRU: profile.z.bits, StageKind.GLU: profile.z.bits,
@@ -391,8 +389,8 @@ class Geometry(ChosenSizes):
 
     @property
     def array_latency(self) -> int:
-        """Cycles from the issue of a beat to its sums: memories and their registers, the tree of a
-        cluster, a register for each cluster, the accumulator."""
+        """Cycles from the issue of a beat to its sums: memories with output registers, adder tree
+        of a cluster, a register for each cluster, accumulator."""
         return 2 + self.mac.row_steps + self.clusters + 1
 
     @property
@@ -421,8 +419,8 @@ class Geometry(ChosenSizes):
         """A word of the memory of stages.
 
         ``headers``: groups of rows of all slots. ``chunks`` and ``tiles``: of the vector.
-        ``outputs``: rows of a matrix.
-        ``weight``, ``header``, ``state``: where its weight words, biases and states begin.
+        ``outputs``: rows of a matrix. ``weight``, ``header``, ``state``: start of its weight words,
+        biases and states.
         """
         return StructLayout({
             "kind": self.kind_bits,
@@ -446,9 +444,9 @@ class Geometry(ChosenSizes):
 
     @property
     def tag_layout(self) -> StructLayout:
-        """What travels with a beat of results.
+        """The tag of a beat of results.
 
-        ``beat``: its place in the vector. ``first`` and ``last`` beat of the vector.
+        ``beat``: its index in the vector. ``first`` and ``last`` beat of the vector.
         """
         return StructLayout({
             "kind": self.kind_bits, "slot": 2, "phase": 1, "sequence": self.batch_bits,
@@ -456,5 +454,5 @@ class Geometry(ChosenSizes):
 
     @property
     def most_beats(self) -> int:
-        """Beats of the longest vector of results, the logits among them."""
+        """Beats of the longest vector of results, including the logits."""
         return self.row_beats * max(map(self._groups, self.limits.program))

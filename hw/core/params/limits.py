@@ -1,4 +1,4 @@
-"""What a core, or a unit of layers, is made for: its largest programs and their formats."""
+"""Limits of a core or a unit of layers: its largest programs and their formats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Limits", "StageLimits"]
 
 @dataclass(frozen=True, slots=True)
 class StageLimits:
-    """The largest of some stages that are alike, and how many of them a program has at most."""
+    """The largest of some similar stages, and the most of them in a program."""
 
     kind: StageKind
     slots: int  #: matrices of one shape and one input
@@ -30,16 +30,15 @@ class StageLimits:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The largest programs, and the formats of all of them."""
+    """The largest programs, and their common formats."""
 
     profile: NumericProfile
     program: tuple[StageLimits, ...]
     shifts: tuple[int, int]  #: smallest and largest right shift of a projection
-    #: signed bits of an element of the embedding, those of the residual stream or fewer; 0 if there
-    #: is none
+    #: signed bits of an element of the embedding, at most those of the residual stream; 0 for none
     embedding_bits: int = 0
-    normalizes: bool = True  #: whether a norm makes the activations, or they come from outside
-    requantizes: bool = True  #: whether sums are scaled and rounded, or leave as they are
+    normalizes: bool = True  #: whether a norm makes the activations; otherwise they are inputs
+    requantizes: bool = True  #: whether sums are scaled and rounded; otherwise output as they are
 
     def __post_init__(self) -> None:
         for each in self.program:
@@ -53,10 +52,10 @@ class Limits:
 
     @classmethod
     def of(cls, *models: QuantizedModel) -> Limits:
-        """The narrowest limits that take all of these models.
+        """The narrowest limits that admit all of these models.
 
-        Raises ValueError if a model is of an architecture that the core lacks, or if they differ
-        in their formats.
+        Raises ValueError if the core does not support the architecture of a model, or if their
+        formats differ.
         """
         profiles = {model.profile for model in models}
         if len(profiles) != 1:
@@ -73,8 +72,8 @@ class Limits:
         cls, profile: NumericProfile, programs: Iterable[Sequence[StagePlan]],
         shifts: tuple[int, int], embedding_bits: int,
     ) -> Limits:
-        """The narrowest limits that take all of these programs."""
-        # Of each kind the largest stages of all programs, then the next ones, and so on.
+        """The narrowest limits that admit all of these programs."""
+        # For each kind, the largest stages of all programs, then the next ones, and so on.
         most: dict[tuple[StageKind, int], list[tuple[int, int]]] = {}
         for stages in programs:
             for key, own in _by_kind(stages).items():
@@ -95,7 +94,7 @@ class Limits:
                       "program": program, "shifts": tuple(content["shifts"])})
 
     def check(self, model: QuantizedModel) -> None:
-        """Raise ValueError if a model is beyond these limits: it says which, and by how much."""
+        """Raise ValueError if a model exceeds these limits; the message says which and how."""
         if model.profile != self.profile:
             raise ValueError(f"the core computes in the formats of {self.profile.name}, "
                              f"the model has those of {model.profile.name}")

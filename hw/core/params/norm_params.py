@@ -15,7 +15,7 @@ __all__ = ["NormParams"]
 
 @dataclass(frozen=True, slots=True)
 class NormParams:
-    """Formats of a :class:`~sterna.hw.core.compute.norm.Norm`, whose letters are those of
+    """Formats of a :class:`~sterna.hw.core.compute.norm.Norm`; symbols as in
     ``docs/numerics.md``.
 
     >>> from sterna.model.profile import S16
@@ -26,7 +26,7 @@ class NormParams:
 
     profile: NumericProfile  #: formats of every number
     channels: int  #: channels of the longest vector
-    divides: bool = False  #: a bit per cycle; otherwise both quotients come from one table
+    divides: bool = False  #: a bit per cycle; otherwise one table gives both quotients
     root_digit_bits: int = 2  #: bits per cycle of the root
 
     def __post_init__(self) -> None:
@@ -37,8 +37,8 @@ class NormParams:
 
     @property
     def y_bits(self) -> int:
-        """Signed bits of an element: those of the widest vector that is normalised. As many
-        unsigned bits hold the absolute maximum, 2^(y_bits - 1) at most.
+        """Signed bits of an element: those of the widest normalised vector. As many unsigned bits
+        hold the absolute maximum, 2^(y_bits - 1) at most.
         """
         profile = self.profile
         return max(profile.x.bits, profile.o.bits, profile.p.bits)
@@ -50,7 +50,7 @@ class NormParams:
 
     @property
     def sum_max(self) -> int:
-        """Largest S, of a vector whose elements are all equal."""
+        """Largest S, of a vector with all elements equal."""
         return 127 * 127 * self.channels
 
     @property
@@ -65,7 +65,7 @@ class NormParams:
 
     @property
     def norm_bits(self) -> int:
-        """Unsigned bits of N, that is of the root."""
+        """Unsigned bits of N, the root."""
         return self.root.root_bits
 
     @property
@@ -85,8 +85,8 @@ class NormParams:
 
     @property
     def low_bits(self) -> int:
-        """Low bits of R that are a factor of their own: as many as a multiplier takes. The
-        others are a second factor, if there are any.
+        """Low bits of R in the first factor: as many as a multiplier takes. The others, if any,
+        are a second factor.
         """
         return min(self.r_bits, 17)
 
@@ -112,8 +112,8 @@ class NormParams:
 
     @property
     def scale(self) -> ConstantDividerParams:
-        """The divider that gives V, if it ``divides``. N is never below its head, so it
-        takes ``scale_frac`` quotient bits and one."""
+        """The divider that gives V, if it ``divides``. N is never below the head, so there are
+        ``scale_frac + 1`` quotient bits."""
         return ConstantDividerParams(
             self.profile.scale_frac, self.norm_bits, self.norm_min, self.norm_min)
 

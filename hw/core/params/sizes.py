@@ -1,6 +1,6 @@
-"""The sizes that are chosen for a core or a unit of layers: all that is said of each.
+"""The chosen sizes of a core or a unit of layers, with their defaults and help texts.
 
-:mod:`sterna.hw.core.params.geometry` has what follows from them. Nothing here needs Amaranth.
+:mod:`sterna.hw.core.params.geometry` derives the rest. Nothing here needs Amaranth.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ __all__ = ["ChosenSizes"]
 
 
 def _size(default: Any, text: str = "", *, layout: bool) -> Any:
-    """A size; 0 of what is a number from 1 on stands for a usual one.
+    """A size; where only numbers from 1 on are valid, 0 stands for a usual one.
 
     ``text`` is the help of its option, empty if the command line has none; ``layout`` says whether
-    the image in a memory depends on it.
+    the memory image depends on it.
     """
     return field(default=default, metadata={"help": text, "layout": layout})
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenSizes:
-    """Sizes of norm, array, post-processor and cells. Every size that is 0 is chosen."""
+    """Sizes of norm, array, post-processor and cells. A size of 0 is chosen automatically."""
 
     limits: Limits
     rows: int = _size(8, "Dot products computed in parallel.", layout=True)
     cols: int = _size(64, "Matrix columns per beat.", layout=True)
-    #: Parts of the columns, each with memories of its own; 0 for parts of 16 columns or more.
+    #: Parts of the columns with separate memories; 0 for parts of 16 columns or more.
     clusters: int = _size(
         0, "Parts of the core's columns with memories of their own; 0 chooses.", layout=False)
     sequences: int = _size(
@@ -38,8 +38,8 @@ class ChosenSizes:
     #: Parts of the sequences that take turns, one being normalised while the other is multiplied;
     #: 0 for 2, or 1 if there is one sequence or a port.
     phases: int = _size(0, layout=False)
-    # Lanes behind the sums: 0 for fewer in a small array, for more in a core with several sequences
-    # whose array gives more sums.
+    # Lanes after the sums: 0 gives fewer in a small array, and more in a core with several
+    # sequences if the array produces more sums.
     #: Results made per cycle; usually 4.
     post_lanes: int = _size(
         0, "Results that the core makes per cycle; 0 chooses.", layout=True)
@@ -58,30 +58,30 @@ class ChosenSizes:
         "always the most likely token.", layout=False)
     style: ArrayStyle = _size(  # noqa: RUF009
         ArrayStyle.GENERIC, "How the array is built.", layout=False)
-    #: Bits of a word of the memory that the image comes from, through a port; 0 for ROMs.
+    #: Word width of the port to the memory with the image; 0 for ROMs.
     port_bits: int = _size(
         0, "Bits of a port through which core or network reads its model from a memory; 0 for "
         "ROMs.", layout=True)
-    #: Weight words that are read ahead through a port.
+    #: Weight words prefetched through a port.
     ring: int = _size(512, layout=False)
-    #: Cycles without an answer of the memory that stop the core.
+    #: Cycles without an answer from the memory after which the core stops.
     patience: int = _size(1 << 20, layout=False)
-    #: Whether there is a port that shows every intermediate vector.
+    #: Whether a trace port shows every intermediate vector.
     trace: bool = _size(False, "Add a port for intermediate values.", layout=False)
 
     @classmethod
     def options(cls) -> dict[str, tuple[Any, str]]:
-        """Default and help of the sizes that are options of the command line, by name."""
+        """Default and help of the sizes that are command-line options, by name."""
         return {each.name: (each.default, each.metadata["help"])
                 for each in fields(ChosenSizes) if each.metadata.get("help")}
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """The sizes that are options of the command line, by name."""
+        """The sizes that are command-line options, by name."""
         return {name: getattr(self, name) for name in self.options()}
 
     @property
     def layout_sizes(self) -> tuple[int, ...]:
-        """The sizes that the image in a memory depends on."""
+        """The sizes that the memory image depends on."""
         return tuple(getattr(self, each.name) for each in fields(ChosenSizes)
                      if each.metadata.get("layout"))

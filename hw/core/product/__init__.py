@@ -1,1 +1,1 @@
-"""How a core is written out: its folder, and registers around it."""
+"""Output of a core: its folder, and registers around it."""

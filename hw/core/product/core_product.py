@@ -1,4 +1,4 @@
-"""The unit ``core``: sizes, texts and memory images of its folder, and the test that it carries."""
+"""The unit ``core``: sizes, texts, memory images and test of its folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CORE_MODULE = "matmul_free_core"
 
 
 def core_params(model: QuantizedModel, **sizes: Any) -> CoreParams:
-    """The geometry of a core whose limits are a model's, with sizes of :class:`CoreParams`."""
+    """The geometry of a core for one model, with sizes of :class:`CoreParams`."""
     return CoreParams(Limits.of(model), **sizes)
 
 
@@ -42,7 +42,7 @@ def core_design(model: QuantizedModel, params: CoreParams) -> UnitDesign:
     """Design a core and the image of a model for it.
 
     With ``port_bits`` the folder has ``image.hex``: the words of the memory behind the port, one
-    a line. Otherwise the model is in the Verilog's ROMs.
+    per line. Otherwise the model is in ROMs in the Verilog.
     """
     image = build_image(model, params)
     return UnitDesign(
@@ -110,11 +110,11 @@ you do not look at them.
 """
 
 _PROMPT, _TOKENS = 2, 3
-"""Tokens of the prompt of the folder's test, and tokens that it asks for."""
+"""Prompt tokens and requested tokens of the folder's test."""
 
 
 def prompt_words(fields: Fields, requests: Sequence[tuple[int, Request]]) -> list[int]:
-    """Words of ``prompts`` for requests and their sequences, one for each token of the prompts."""
+    """Words of ``prompts`` for requests and their sequences, one per prompt token."""
     words = [
         {"sequence": sequence, "token": token, "start": request.start and not position,
          "predict": request.predicts_after(position), "limit": request.tokens,
@@ -126,13 +126,13 @@ def prompt_words(fields: Fields, requests: Sequence[tuple[int, Request]]) -> lis
 
 
 def patience(params: CoreParams) -> int:
-    """Cycles without a transfer at any port after which a core hangs, a token taking many."""
+    """Cycles without a transfer at any port that count as a hang; a token takes many."""
     return 20_000 + 40 * params.sequences * params.most_weights
 
 
 def core_vectors(model: QuantizedModel, emitted: EmittedUnit) -> Vectors | None:
-    """A short prompt for each sequence, the tokens that the reference goes on with, greedily, and
-    their logits. None with a port: what is behind it is not in the folder."""
+    """A short prompt for each sequence, the tokens that the reference generates greedily, and
+    their logits. None with a port: the folder lacks the memory behind it."""
     params: CoreParams = emitted.params
     if params.port_bits:
         return None
@@ -159,7 +159,7 @@ def core_vectors(model: QuantizedModel, emitted: EmittedUnit) -> Vectors | None:
 
 
 def _greedy(model: QuantizedModel, request: Request) -> tuple[list[int], np.ndarray]:
-    """Tokens that the reference goes on with, and their logits ``[tokens, vocab]``."""
+    """Tokens that the reference generates, and their logits ``[tokens, vocab]``."""
     reference = IntegerModel(model)
     state = reference.start(1)
     left = list(request.prompt)
@@ -177,7 +177,7 @@ def _greedy(model: QuantizedModel, request: Request) -> tuple[list[int], np.ndar
 def _words_of_logits(
     fields: Fields, sequence: int, count: int, logits: np.ndarray,
 ) -> tuple[list[int], list[int]]:
-    """Words of ``logits [tokens, vocab]``, and their bits that mean something."""
+    """Words of ``logits [tokens, vocab]``, and masks of their valid bits."""
     lanes, ones = fields["logits"].elements, (1 << fields["sequence"].element_bits) - 1
     tokens, vocab = logits.shape
 

@@ -1,4 +1,4 @@
-"""A unit behind registers on a bus: for a processor that gives it words and takes its results."""
+"""A unit behind registers on a bus, for a processor that sends words and takes results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AXI_ERROR = 2          # SLVERR
 
 
 class Bus(enum.Enum):
-    """What the registers are on."""
+    """Bus of the registers."""
 
     AXI4_LITE = "axi4-lite"
     WISHBONE = "wishbone"   #: classic cycles
@@ -33,10 +33,10 @@ class Bus(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Register:
-    """A register of 32 bits; those above ``bits`` are 0, or repeat the sign of a signed number.
+    """A register of 32 bits; those above ``bits`` are 0, or sign bits of a signed number.
 
-    ``read`` is what a read gives, ``written`` keeps what is written, ``strobe`` is high for the
-    cycle after a write, ``beyond`` keeps whether what was written had more than its bits.
+    ``read`` is the value read, ``written`` stores the value written, ``strobe`` is high for one
+    cycle after a write, ``beyond`` stores whether the value written exceeded its bits.
     """
 
     name: str
@@ -56,15 +56,15 @@ class Register:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamRegisters:
-    """A stream of a unit in registers: a field each, or an element of one, and a register whose
-    write sends, or takes, what the others hold."""
+    """A stream of a unit in registers: one per field or array element, and one to send, or take,
+    the word in the others by a write."""
 
     prefix: str     #: of their names
     stream: Any
-    word: str       #: what it carries: ``a prompt token``
+    word: str       #: its contents: ``a prompt token``
     meanings: Mapping[str, str] = field(default_factory=dict)   #: of fields
-    below: Mapping[str, int] = field(default_factory=dict)      #: what some must be below
-    #: Of a stream out of the unit: its words are lost unless a bit of ``CONTROL`` keeps them.
+    below: Mapping[str, int] = field(default_factory=dict)      #: exclusive limits of some fields
+    #: For an output stream: words are dropped unless a bit of ``CONTROL`` keeps them.
     is_optional: bool = False
 
     def parts(self, payload: Any) -> Iterator[tuple[str, str, int, Value]]:
@@ -81,14 +81,14 @@ class StreamRegisters:
 
 
 class _RegisterFile(wiring.Component):
-    """Registers for an access in each cycle at most.
+    """Registers with at most one access per cycle.
 
     Members
     -------
     access, address, writes, whole, data : ``In``
-        In this cycle the register of a byte address is read, or written, all four bytes of it.
+        The register at a byte address is read or written in this cycle; ``whole``: all four bytes.
     answer, error : ``Out``
-        In the next cycle: its contents, and whether it cannot be accessed like this.
+        In the next cycle: its contents, and whether the access is invalid.
     """
 
     def __init__(self, registers: Sequence[Register]) -> None:
@@ -128,17 +128,17 @@ class _RegisterFile(wiring.Component):
 
 
 class RegisterUnit(wiring.Component):
-    """A unit with its streams and its status in registers, and an interrupt.
+    """A unit with its streams and status in registers, and an interrupt.
 
-    With ``port_bits``, 32 to 512, it reads its model as an AXI4 master. It begins in reset then,
-    and when a reset ends, all words that were asked for have come. ValueError for another width.
+    With ``port_bits``, 32 to 512, it reads its model as an AXI4 master. It then starts in reset,
+    and a reset ends only after all requested words have arrived. ValueError for another width.
 
     Members
     -------
     s_axi_... or wb_...
-        The bus of the registers: AXI4-Lite, or Wishbone with addresses of words.
+        The bus of the registers: AXI4-Lite, or Wishbone with word addresses.
     irq : ``Out(1)``
-        High while an event is that ``ENABLE`` has.
+        High while an event enabled in ``ENABLE`` is active.
     m_axi_...
         With a port, of :class:`~sterna.hw.memory.axi_reader.AxiReader`.
     """
@@ -152,7 +152,7 @@ class RegisterUnit(wiring.Component):
         self.reader = AxiReader(
             AxiReadParams(params.port_bits, address_bits=_BASE_BITS),
             params.address_bits) if params.port_bits else None
-        #: Bits of the registers ``EVENTS`` and ``ENABLE`` from the lowest on, and what they mean.
+        #: Bits of the registers ``EVENTS`` and ``ENABLE``, lowest first, and their meanings.
         self.events = {
             "CAN_SEND": f"{sends.word} can be sent",
             **{each.prefix: f"{each.word} waits" for each in takes},
@@ -222,7 +222,7 @@ class RegisterUnit(wiring.Component):
         else:
             m.d.sync += held.eq(self._resets)
 
-        # A word goes when all of it is in range, and none waits.
+        # A word is sent if all of it is in range, and none waits.
         sends, fits, refused, waits = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
             fits.eq(~self._beyond.any() & Cat(
@@ -251,7 +251,7 @@ class RegisterUnit(wiring.Component):
         return m
 
     def _read_memory(self, m, held):
-        """The model comes from a memory; a reset ends once what was asked for has come."""
+        """Read the model from a memory; a reset ends once all requested words have arrived."""
         unit, reader = self.unit, self.reader
         m.submodules.reader = ResetInserter(held & reader.idle)(reader)
         m.d.sync += held.eq(self._resets | (held & ~reader.idle))

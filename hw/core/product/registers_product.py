@@ -16,8 +16,8 @@ def register_design(
     design: UnitDesign, bus: Bus, name: str, sends: StreamRegisters,
     takes: Sequence[StreamRegisters], use: str,
 ) -> UnitDesign:
-    """Put the unit of a design behind registers, and say in its folder where they are; ``use`` is
-    how to go about it. The unit has no trace port: that has no register."""
+    """Put the unit of a design behind registers and document them in its folder; ``use`` is the
+    usage text. The unit has no trace port, which would have no registers."""
     component = RegisterUnit(design.component, bus, sends, takes)
     return replace(
         design, component=component, module=name, vectors=None,
@@ -57,7 +57,7 @@ def _header(unit: RegisterUnit, module: str) -> str:
 
 
 def _verilog_header(unit: RegisterUnit, module: str) -> str:
-    """The map in Verilog, to be included in a module."""
+    """The map in Verilog, for inclusion in a module."""
     lines = [f"// Registers of {module}. Written by Sterna."]
     lines += [f"localparam [11:0] STERNA_{each.name} = 12'h{offset:03x};"
               for offset, each in _places(unit.registers)]

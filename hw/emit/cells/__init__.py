@@ -11,7 +11,7 @@ _FILES = ("ecp5.v", "xc7.v")
 
 
 def cell_models(verilog: str) -> dict[str, str]:
-    """Return the files of models, text by name, that a simulator of ``verilog`` needs.
+    """Return the model files that a simulation of ``verilog`` needs, text by name.
 
     >>> sorted(cell_models("  CCU2C #("))
     ['ecp5.v']

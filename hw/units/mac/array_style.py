@@ -1,4 +1,4 @@
-"""The structures that a row of the array can be built with, and how many steps each takes."""
+"""The structures of a row of the array, and their numbers of steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["CHAIN_COLUMNS", "ArrayStyle", "row_steps", "tree_steps"]
 
 
 class ArrayStyle(enum.StrEnum):
-    """How a row selects and adds; what it computes is always the same."""
+    """How a row selects and adds; the results are identical."""
 
     GENERIC = "generic"
     """Portable: a mask and an exclusive or for each weight, then a tree of adders."""
@@ -18,10 +18,10 @@ class ArrayStyle(enum.StrEnum):
     """Xilinx 7 series: two weights in each carry cell, then adders of three operands."""
 
 CHAIN_COLUMNS = 4
-"""Columns that follow each other in a chain of style ``ecp5-chain``.
+"""Columns per chain of style ``ecp5-chain``.
 
-Longer chains take fewer cells (up to 3 percent) and more registers that delay operands: an
-operand waits for those before it.
+Longer chains take fewer cells (up to 3 percent) and more registers to delay operands, as each
+operand waits for its predecessors.
 """
 
 
@@ -49,7 +49,7 @@ def row_steps(style: ArrayStyle, cols: int) -> int:
 
 
 def tree_steps(operands: int) -> int:
-    """Levels of a tree of adders of three.
+    """Levels of a tree of three-input adders.
 
     >>> tree_steps(43), tree_steps(2), tree_steps(1)
     (4, 1, 0)

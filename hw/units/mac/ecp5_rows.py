@@ -17,8 +17,8 @@ __all__ = ["ADD", "ADD_NOT_B", "CHOOSE", "SELECT", "CarryChains", "Ecp5ChainRow"
 def half_init(propagate: Callable[[int, int, int, int], int]) -> int:
     """Return the LUT contents that give half a CCU2C the function ``propagate(a, b, c, d)``.
 
-    A half puts ``propagate ^ carry in`` out. Its carry out is the carry in if ``propagate``
-    is 1, otherwise ``propagate(a, b, 0, 0)``, so a half that adds needs that to be ``a``.
+    A half outputs ``propagate ^ carry in``. Its carry out is the carry in if ``propagate``
+    is 1, else ``propagate(a, b, 0, 0)``, which must be ``a`` for a half that adds.
     """
     return sum(
         (propagate(*(index >> bit & 1 for bit in range(4))) & 1) << index for index in range(16))
@@ -33,9 +33,9 @@ ADD = half_init(lambda a, b, c, d: a ^ b if c else a)
 ADD_NOT_B = half_init(lambda a, b, c, d: a ^ ~b if c else a)
 """Like ADD with b inverted."""
 CARRY_OUT = 0x0000
-"""Shows the carry and ends it: what follows starts from 0."""
+"""Outputs the carry and ends it: the next half starts from 0."""
 NOT_CARRY_OUT = 0xFFFF
-"""Shows the inverse of the carry. It does not end it."""
+"""Outputs the inverse of the carry without ending it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +49,16 @@ class Half:
     d: ValueLike = 0
 
     def inverted(self) -> Half:
-        """Return this half with its sum inverted. Its carry out then means nothing."""
+        """Return this half with its sum inverted. Its carry out is then invalid."""
         return Half(self.init ^ 0xFFFF, self.a, self.b, self.c, self.d)
 
 
 class CarryChains:
     """Builds adders that share carry chains.
 
-    nextpnr adds four LUTs to a chain that starts and ends in ordinary cells. So several adders
-    share a chain, and the half that keeps one from the next also shows the carry that leaves the
-    first. A chain starts with such a half too, whatever its carry input. A new one begins at
+    nextpnr adds four LUTs to a chain that starts and ends in ordinary cells. Therefore several
+    adders share a chain, separated by a half that also outputs the carry of the preceding adder.
+    A chain starts with such a half, too, so its carry input does not matter. A new chain begins at
     ``most_halves``: a long chain is hard to place, and timing analysis does not see that no
     carry passes from one adder to the next.
     """
@@ -110,8 +110,8 @@ class CarryChains:
 
 
 class Ecp5Accumulator(Accumulator):
-    """It adds modulo ``2**sum_bits``, so the sum is right if it fits, whatever the start value and
-    the sums on the way are."""
+    """Adds modulo ``2**sum_bits``, so a sum that fits is right for any start value and partial
+    sums."""
 
     def following(self, m, total):
         bits = len(total)
@@ -129,9 +129,9 @@ def add_tree(
 ) -> Value:
     """Add two or more operands, neighbours level by level; return a signed sum.
 
-    The operands are in offset binary, ``n + 2**(w-1)`` in w bits, none wider than those before
-    it, and so are all sums but the last: the carry out is then the top bit, and shown by the
-    half that ends the carry.
+    Operands, with non-increasing widths, and all sums but the last are in offset binary,
+    ``n + 2**(w-1)`` in w bits: the carry out is then the top bit, output by the half that ends the
+    carry.
     """
     level = list(operands)
     depth = 0
@@ -153,7 +153,7 @@ def _halves(a: Value, b: Value, *, last: bool) -> list[Half]:
     width = len(a)
     halves = []
     for bit in range(width):
-        # A narrower b is extended: its top bit is the inverse of its sign.
+        # Extend a narrower b: its top bit is the inverse of its sign.
         extends = len(b) - 1 <= bit < width - 1
         halves.append(Half(
             ADD_NOT_B if extends else ADD, a[bit],
@@ -165,10 +165,10 @@ def _halves(a: Value, b: Value, *, last: bool) -> list[Half]:
 class Ecp5ChainRow(ArrayRow):
     """One row of style ``ecp5-chain``: chains of four columns, a tree, the accumulator.
 
-    Every adder ends in a register, so a column of a chain is added one step after the one before
-    it: the activation of column i comes ``i % 4`` steps after the weights of its beat. A ``-x``
+    Every adder ends in a register, so each column of a chain is added one step after the previous
+    one: the activation of column i arrives ``i % 4`` steps after the weights of its beat. A ``-x``
     is added as its one's complement; the missing +1s are the number of -1 weights of the row,
-    from which the accumulator starts.
+    the start value of the accumulator.
     """
 
     accumulator = Ecp5Accumulator

@@ -20,7 +20,7 @@ class TernaryRow(ArrayRow):
     """One row of the array: select, adder tree, accumulator.
 
     Every adder ends in a register. A ``-x`` is added as its one's complement; the missing +1s
-    are the number of -1 weights of the row, from which the accumulator starts.
+    are the number of -1 weights of the row, the start value of the accumulator.
     """
 
     def elaborate(self, platform):
@@ -34,7 +34,7 @@ class TernaryRow(ArrayRow):
             nonzero, negative = (bit.replicate(params.act_bits) for bit in weight)
             level.append(((self.acts[column] & nonzero) ^ negative)[:params.act_bits].as_signed())
 
-        # Neighbours are added level by level; the last of an odd number steps along.
+        # Add neighbours level by level; the last of an odd number is only delayed.
         for depth in range(1, params.tree_levels + 1):
             pairs = [level[i:i + 2] for i in range(0, len(level), 2)]
             level = []
@@ -53,29 +53,29 @@ ROWS = {
     ArrayStyle.ECP5_CHAIN: Ecp5ChainRow,
     ArrayStyle.XC7_PAIR: Xc7PairRow,
 }
-"""What a row is in each style."""
+"""The row of each style."""
 
 
 class TernaryMacArray(wiring.Component):
     """Dot products of ternary rows with a vector of activations, ``rows`` at a time.
 
-    A group of ``rows`` rows arrives in beats of ``cols`` columns; ``last`` ends it and its sums
-    leave, exact for every input (activations of -128 included). Groups of any length up to
-    ``max_columns`` follow each other without a pause: one beat per cycle, always. The pipeline
-    moves as a whole and stops only while sums wait to be taken; they appear ``params.latency``
-    steps after the last beat of their group. In all styles but ``generic`` the array is made of
-    cells of one FPGA family, which Amaranth's simulator cannot run.
+    A group of ``rows`` rows arrives in beats of ``cols`` columns; after ``last`` its sums are
+    output, exact for every input (including activations of -128). Groups of any length up to
+    ``max_columns`` follow each other without a pause, one beat per cycle. The pipeline advances as
+    a whole and stalls only while sums wait to be taken; they appear ``params.latency`` steps after
+    the last beat of their group. In all styles but ``generic`` the array consists of cells of one
+    FPGA family, which Amaranth's simulator cannot run.
 
-    No multiplier anywhere, and no overflow: :class:`~sterna.hw.units.mac.mac_params.MacParams`
-    proves the widths, on condition that a group has at most ``max_columns`` columns (rounded up
-    to whole beats of zero weights) and ``minus_counts`` are those of the weights.
+    There are no multipliers and no overflow: :class:`~sterna.hw.units.mac.mac_params.MacParams`
+    proves the widths, provided that a group has at most ``max_columns`` columns (rounded up to
+    whole beats of zero weights) and ``minus_counts`` match the weights.
 
     Members
     -------
     beats : ``In(stream.Signature(params.beat_layout))``
         ``weights`` of each row; ``acts[column]``; ``last``; and, read with the first beat of a
-        group only, ``minus_counts[row]``: what the complements of the whole row lack. See
-        :mod:`sterna.hw.units.mac.weight_packing`.
+        group only, ``minus_counts[row]``: the missing +1s of the complements of the whole row.
+        See :mod:`sterna.hw.units.mac.weight_packing`.
     sums : ``Out(stream.Signature(params.sum_layout))``
         A dot product for each row.
     """
@@ -101,8 +101,8 @@ class TernaryMacArray(wiring.Component):
         with m.If(arrives & advance):
             m.d.sync += first.eq(beat.last)
 
-        # What the accumulators need to know of a beat travels beside the adder trees.
-        # What is added before the first beat of a group counts for nothing.
+        # Delay the controls of the accumulators to match the adder trees.
+        # Anything accumulated before the first beat of a group is discarded.
         filled = steps.delay(arrives, params.row_steps, "filled")
         ended = steps.flags(arrives & beat.last, params.latency, "ended")[-1]
         leaving_first = steps.delay(first, params.row_steps, "first")

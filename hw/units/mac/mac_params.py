@@ -1,6 +1,6 @@
 """Geometry of the array, and every width, depth and cycle count that follows from it.
 
-Component, packer, emitter and simulation all read it; none of them derives a number on its own.
+The single source of these numbers for component, packer, emitter and simulation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MacParams:
     cols: int  #: columns taken per beat
     max_columns: int  #: columns of the widest matrix; a dot product may have fewer
     act_bits: int = 8  #: bits of a signed activation
-    style: ArrayStyle = ArrayStyle.GENERIC  #: what the array is built of
+    style: ArrayStyle = ArrayStyle.GENERIC  #: structure of the rows
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "style", one_of("style", self.style, ArrayStyle))
@@ -80,7 +80,7 @@ class MacParams:
 
     @property
     def row_steps(self) -> int:
-        """Steps from the operands of a beat to what the accumulator adds."""
+        """Steps from the operands of a beat to the operand of the accumulator."""
         return row_steps(self.style, self.cols)
 
     @property
@@ -89,16 +89,16 @@ class MacParams:
         return self.row_steps + 1
 
     def beats_per_group(self, columns: int) -> int:
-        """Beats that bring one vector of ``columns`` activations past ``rows`` rows."""
+        """Beats to multiply one vector of ``columns`` activations with ``rows`` rows."""
         return -(-columns // self.cols)
 
     def groups(self, matrix_rows: int) -> int:
-        """Groups of ``rows`` rows in a matrix, the last one filled up with zeros."""
+        """Groups of ``rows`` rows in a matrix, the last one padded with zeros."""
         return -(-matrix_rows // self.rows)
 
     @property
     def code_bits(self) -> int:
-        """Bits of a code, which stands for one weight or two."""
+        """Bits of a code for one weight or two."""
         return PAIR_BITS if self.style is ArrayStyle.XC7_PAIR else 2
 
     @property
@@ -110,7 +110,7 @@ class MacParams:
 
     @property
     def beat_layout(self) -> StructLayout:
-        """Payload of ``beats``. What a weight memory holds comes first, then ``acts``."""
+        """Payload of ``beats``: the contents of a weight memory, then ``acts``."""
         return StructLayout({
             "weights": ArrayLayout(self.weight_layout, self.rows),
             "minus_counts": ArrayLayout(unsigned(self.count_bits), self.rows),

@@ -26,10 +26,10 @@ WEIGHTS_FILE = "weights.hex"
 
 
 def mac_design(model: QuantizedModel, params: MacParams) -> UnitDesign:
-    """Design a ternary array that takes every projection of a model.
+    """Design a ternary array for every projection of a model.
 
     ``weights.hex`` holds one weight word per line (the low bits of the payload of
-    ``beats``), all projections in the order of use; ``params.json`` says where each begins.
+    ``beats``), all projections in the order of use; ``params.json`` has the start of each.
     """
     index: dict[str, dict[str, int]] = {}
     words: list[int] = []
@@ -150,13 +150,13 @@ def _weight_words(emitted: EmittedUnit, params: MacParams) -> dict[str, list[int
 
 
 def _steps(groups: Sequence[int]) -> list[dict[str, int]]:
-    """After each group of rows, which takes so many beats, a word of sums comes."""
+    """Steps after each group of rows, given its beats: one word of sums per group."""
     return [{"beats": int(beats), "sums": sums}
             for sums, beats in enumerate(np.cumsum(groups), 1)]
 
 
 def _inside_a_row(model: QuantizedModel, params: MacParams) -> int:
-    """Beats up to the middle of a row of the first matrix with the most beats a row."""
+    """Beats up to the middle of a row of the first matrix with the most beats per row."""
     beats = 0
     for each in model.projections.values():
         rows, columns = each.weight.shape
@@ -167,7 +167,7 @@ def _inside_a_row(model: QuantizedModel, params: MacParams) -> int:
 
 
 def _extremes(params: MacParams, bits: FieldBits) -> tuple[list[int], list[ExpectedTensor]]:
-    """Every corner of the accumulator, and single lanes that must not leak."""
+    """Every corner case of the accumulator, and single lanes that must not leak."""
     n = params.max_columns
     low, high = -(1 << (params.act_bits - 1)), (1 << (params.act_bits - 1)) - 1
     one_hot = np.zeros((params.rows, n), dtype=np.int8)
@@ -201,7 +201,7 @@ def _extremes(params: MacParams, bits: FieldBits) -> tuple[list[int], list[Expec
 
 
 _ROWS, _COLS = 8, 128
-"""Sizes of an array unless told otherwise; a smaller model gets a smaller array."""
+"""Default sizes of an array; a smaller model gets a smaller array."""
 
 
 def mac_params(

@@ -2,8 +2,8 @@
 
 A *weight word* is the part of a beat that depends on the weights only: the low
 ``params.word_bits`` bits of the payload of ``beats``. A weight memory holds one word per
-beat, in the order in which the array takes them: all beats of the first group of rows,
-then the next group. Offsets of fields come from the Amaranth layout.
+beat, in the order required by the array: all beats of the first group of rows, then the
+next group. Field offsets follow the Amaranth layout.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ CODES = {
 
 
 def row_codes(trits: np.ndarray, style: ArrayStyle) -> np.ndarray:
-    """Return the codes of weights ``[..., cols]``, as a row takes them in a beat; uint8.
+    """Return the codes of weights ``[..., cols]`` for a row in a beat; uint8.
 
-    Columns are filled up with zeros to whole codes.
+    Columns are padded with zeros to whole codes.
 
     >>> row_codes(np.array([1, -1, -1, 1]), ArrayStyle.GENERIC).tolist()
     [1, 3, 3, 1]
@@ -68,8 +68,8 @@ def row_trits(codes: np.ndarray, cols: int, style: ArrayStyle) -> np.ndarray:
 def pack_projection(weight: np.ndarray, params: MacParams) -> list[int]:
     """Pack a ternary matrix into the weight words of the array.
 
-    They are ``groups(rows) * beats_per_group(columns)``. Rows and columns are filled up with zero
-    weights, which change no sum.
+    There are ``groups(rows) * beats_per_group(columns)`` words. Rows and columns are padded with
+    zero weights, which change no sum.
 
     >>> [hex(word) for word in pack_projection(np.array([[1, -1, -1]]), MacParams(1, 2, 4))]
     ['0x2d', '0x83']

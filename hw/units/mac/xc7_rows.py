@@ -18,8 +18,7 @@ __all__ = ["PairAdder", "TernaryAdder", "Xc7PairRow"]
 
 
 def lut_init(low: Callable[..., bool | int], high: Callable[..., bool | int]) -> int:
-    """Return the 64-bit contents of a LUT6_2 whose halves compute two functions of ``I0`` to
-    ``I4``.
+    """Return the 64-bit contents of a LUT6_2 for two functions of ``I0`` to ``I4``, one per half.
 
     O5 is always the lower half; O6 is the upper half while ``I5`` is 1, else the lower.
 
@@ -47,7 +46,7 @@ class CarryChain(wiring.Component):
     def __init__(self, width: int) -> None:
         self.width = width
         super().__init__({
-            "propagate": In(width),     # passes a carry on and, exclusive-ored with it, is total
+            "propagate": In(width),     # passes the carry on; XORed with it, gives total
             "generate": In(width),      # the carry out of a bit that does not propagate
             "total": Out(width),
         })
@@ -82,7 +81,7 @@ class TernaryAdder(wiring.Component):
     """``a + b + c``; combinational.
 
     The LUT of a bit reduces three operands to two: their exclusive or, and their majority (O5),
-    which counts for the bit above. There it enters the exclusive or (O6) and is the other
+    which has the weight of the next bit. There it enters the exclusive or (O6) and is the other
     operand of the carry chain.
     """
 
@@ -117,7 +116,7 @@ class TernaryAdder(wiring.Component):
 
 @dataclass(frozen=True, slots=True)
 class PartialSum:
-    """A signed value and the number of columns that it sums up."""
+    """A signed value and the number of columns that it sums."""
 
     value: Value
     columns: int
@@ -126,8 +125,8 @@ class PartialSum:
 def add_tree(
     m: Module, steps: Pipeline, partials: list[PartialSum], bits: Callable[[int], int],
 ) -> Value:
-    """Add neighbours, level by level; ``bits`` gives the signed width of a sum of so many
-    columns.
+    """Add neighbours, level by level; ``bits`` maps a number of columns to the signed width of
+    their sum.
     """
     for depth in range(tree_steps(len(partials))):
         groups = [partials[i:i + 3] for i in range(0, len(partials), 3)]
@@ -147,7 +146,7 @@ def add_tree(
 
 
 def _operand(x0: int, x1: int, *select: int) -> int:
-    """Return the lower half: a bit of the one operand, or where two meet, their carry."""
+    """Return the lower half: a bit of the single operand, or the carry of two."""
     number = select[0] | select[1] << 1 | select[2] << 2
     return (0, x0, x0 ^ 1, x1, x1 ^ 1, 0, 0, 0)[number]
 
@@ -167,10 +166,10 @@ class PairAdder(wiring.Component):
     """``w0 * x0 + w1 * x1`` less the number of -1 weights, for a code of
     :mod:`sterna.hw.units.mac.weight_codes`; combinational.
 
-    A CARRY4 needs of each bit whether it propagates a carry (O6) and, if not, the carry out
-    (O5). With one operand, both outputs are its bit: no carry ever begins. With two, O6 is their
-    exclusive or, and where that is 0 they are equal, so that either is the carry: the code names
-    the one that O5 gives.
+    For each bit, a CARRY4 needs whether it propagates a carry (O6) and, if not, the carry out
+    (O5). With one operand, both outputs are its bit: no carry is ever generated. With two, O6 is
+    their exclusive or; if it is 0, they are equal and either is the carry: the code selects the one
+    on O5.
     """
 
     def __init__(self, act_bits: int) -> None:
@@ -186,7 +185,7 @@ class PairAdder(wiring.Component):
         m = Module()
         m.submodules.chain = chain = CarryChain(self.act_bits + 1)
         for place in range(self.act_bits + 1):
-            bit = min(place, self.act_bits - 1)        # the sign once more on top
+            bit = min(place, self.act_bits - 1)        # sign extension
             o5, o6 = Signal(name=f"o5_{place}"), Signal(name=f"o6_{place}")
             m.submodules[f"lut{place}"] = lut6_2(
                 PAIR_INIT, [self.x0[bit], self.x1[bit], *self.code], o5, o6)
@@ -196,10 +195,10 @@ class PairAdder(wiring.Component):
 
 
 class Xc7PairRow(ArrayRow):
-    """One row of style ``xc7-pair``: pair adders, adders of three operands, accumulator.
+    """One row of style ``xc7-pair``: pair adders, three-input adders, accumulator.
 
     Every adder ends in a register. A ``-x`` is added as its one's complement; the missing +1s
-    are the number of -1 weights of the row, from which the accumulator starts.
+    are the number of -1 weights of the row, the start value of the accumulator.
     """
 
     def elaborate(self, platform):

@@ -1,4 +1,4 @@
-// What both passes of a BitLinear know, filled in by library.py (names and order are the same).
+// Arguments of both passes of a BitLinear, filled in by library.py (same names and order).
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ struct BitLinear {
     const int64_t* rows_of;
     const float* scales;
     float limit;
-    int32_t halves;              // of the pass back: products may take their inputs in bfloat16
+    int32_t halves;              // backward pass: products may take their inputs in bfloat16
     const float* x;        // [tokens, columns]
     int8_t* q;             // [tokens, words(columns, 4) * 4], zeros at the end of a row
     float* gain;           // [tokens]
     float* inverse;        // [tokens]
     int8_t* codes;         // [rows, columns]
     float* out;            // [tokens, rows], limited
-    // Of the pass back.
+    // Backward pass.
     const float* grad;     // [tokens, rows]
     float* to_x;           // [tokens, columns]
     float* to_weights;     // [rows, columns]
@@ -29,8 +29,8 @@ struct BitLinear {
 
 inline int64_t words(int64_t values, int64_t each) { return (values + each - 1) / each; }
 
-// Tokens that are worked on together: their vectors stay in the first cache. Sums over tokens
-// are added up in this order, whatever the number of threads.
+// Tokens processed together: their vectors stay in the L1 cache. Sums over tokens are added up in
+// this order, whatever the number of threads.
 constexpr int64_t kBlock = 48;
 
 }  // namespace sterna

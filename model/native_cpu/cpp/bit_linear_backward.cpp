@@ -1,4 +1,4 @@
-// The pass back of a BitLinear: gradients of vectors, latent weights and biases.
+// The backward pass of a BitLinear: gradients of vectors, latent weights and biases.
 //
 // With n = q / rms(q) and W the codes times their scales, out = W n + bias. Straight through both
 // quantisers: to_weights = grad' n, and to_x follows from grad W by the derivative of the norm
@@ -14,8 +14,7 @@
 namespace sterna {
 namespace {
 
-// Tokens between two updates of the gradient of the weights: what they need stays in the second
-// cache.
+// Tokens between two updates of the gradient of the weights: their data stays in the L2 cache.
 constexpr int64_t kChunk = 6 * kBlock;
 
 #if STERNA_BFLOAT16
@@ -100,7 +99,7 @@ class Backward {
         }
     }
 
-    // Everything about a block of tokens but the gradient of the weights, and both sides of that.
+    // All of a block of tokens except the gradient of the weights, and both operands of that.
     void vectors_of_block(int64_t chunk, int64_t first, int64_t count) {
         int32_t* scaled = scaled_ + omp_get_thread_num() * kBlock * depth_;
         float* sums = biases_ + first / kBlock * wide_rows_;

@@ -1,4 +1,4 @@
-// The pass forward of a BitLinear: quantise both sides, multiply whole numbers, scale, limit.
+// The forward pass of a BitLinear: quantise both sides, multiply integers, scale, limit.
 //
 // Every rounding is that of model/network/quantizers.py, so the result is the same to the last
 // bit. The sums are exact: of int8 in int32, or of floats below 2^24. (Torch's sum of squares is
@@ -21,9 +21,9 @@ constexpr float kSmallestPeak = 1e-30f;
 constexpr int64_t kExactSquares = 1 << 16;  // 127^2 times this is below 2^31
 
 // Quantise one vector; returns the sum of the codes. A vector with an infinity or NaN becomes zeros
-// with the scale NaN, which spoils all of its outputs.
+// with the scale NaN, which makes all of its outputs NaN.
 int32_t quantize(const float* x, int64_t columns, int8_t* q, float* gain, float* inverse) {
-    int32_t peak_bits = 0;  // of magnitudes, integers are ordered as the floats are
+    int32_t peak_bits = 0;  // bit patterns of magnitudes are ordered like the floats
     for (int64_t i = 0; i < columns; ++i) {
         int32_t bits;
         std::memcpy(&bits, x + i, sizeof bits);
@@ -63,7 +63,7 @@ void encode_row(const float* weight, float scale, int64_t columns, int8_t* codes
     }
 }
 
-// How a product takes the codes of both sides. `sum` is that of the codes of a vector.
+// Conversion of the codes of both sides for a product. `sum` is that of the codes of a vector.
 #if STERNA_INT8
 struct Codes : Int8 {
     static const int32_t* left(const int8_t* q, int64_t, int64_t, int64_t, int32_t*) {

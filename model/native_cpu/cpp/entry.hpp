@@ -1,4 +1,4 @@
-// The functions that library.py calls: sterna_<operation>, given the address of its arguments.
+// The functions called by library.py: sterna_<operation>, with the address of its arguments.
 #pragma once
 
 #define STERNA_EXPORT extern "C" __attribute__((visibility("default")))

@@ -1,10 +1,10 @@
-// What stands between two projections, in one pass each: the recurrence alone and MLGRU with its
-// gates, the product of a GLU, the sum of a residual. Gates are computed again in the pass back,
-// which takes less time than reading them would.
+// Operations between two projections, in one pass each: the recurrence alone and MLGRU with its
+// gates, the product of a GLU, the sum of a residual. Gates are recomputed in the backward pass,
+// which takes less time than reading them.
 //
-// Arguments are filled in by library.py, where names and order are the same. Channels of a
-// recurrence know nothing of each other: a thread takes some of them, and keeps their state in the
-// first cache while time goes by. No result depends on the number of threads.
+// Arguments are filled in by library.py, with the same names and order. Channels of a recurrence
+// are independent: a thread takes some of them, and keeps their state in the L1 cache over time. No
+// result depends on the number of threads.
 
 #include <omp.h>
 
@@ -17,7 +17,7 @@ namespace sterna {
 
 struct Scan {
     int64_t steps, lanes, threads;
-    const float* forget;     // [steps, lanes], as all that have no shape here
+    const float* forget;     // [steps, lanes], as all without a shape here
     const float* candidate;
     const float* initial;    // [lanes]
     float* states;
@@ -36,7 +36,7 @@ struct GatedScan {
     float* out;              // [steps, batch, channels]
     // Of the pass back.
     const float* grad;       // [steps, batch, channels]
-    const float* grad_last;  // [batch, channels], null: nothing came
+    const float* grad_last;  // [batch, channels], null: none
     float* to_z;             // [steps, batch, 3, channels]
     float* to_initial;       // [batch, channels]
 };
@@ -67,7 +67,7 @@ inline Floats next(Floats f, Floats h, Floats c) { return f * h + (c - f * c); }
 
 // The recurrence h[t] = f[t] h[t-1] + (1 - f[t]) c[t] and its gradients -------------------------
 
-// Channels that a thread takes at once; so many states fit into the first cache.
+// Channels that a thread takes at once; their states fit into the L1 cache.
 constexpr int64_t kMostChannels = 2048;
 
 // A thread takes some channels of one sequence, and goes through time.
@@ -214,7 +214,7 @@ void gated_silu_backward(const GatedSilu& a) {
     }
 }
 
-// A multiple of the lanes, so that only the last piece has a rest.
+// A multiple of the lanes, so that only the last piece has a remainder.
 constexpr int64_t kPiece = 4096;
 
 void limited_sum_forward(const LimitedSum& a) {

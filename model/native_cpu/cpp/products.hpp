@@ -1,5 +1,5 @@
-// Matrix products out of registers. A matrix is made of words of 32 bits, and a word holds one
-// float, two bfloat16 or four int8: a product of words is a short dot product.
+// Matrix products in registers. A matrix consists of words of 32 bits, and a word holds one float,
+// two bfloat16 or four int8: a product of words is a short dot product.
 #pragma once
 
 #include <algorithm>
@@ -80,13 +80,13 @@ struct Int8 {
 };
 #endif
 
-// Whether a product's sums are to be widened after every kSteps steps.
+// Whether a product's sums must be widened after every kSteps steps.
 template <class Product, class = void>
 constexpr bool kIsNarrow = false;
 template <class Product>
 constexpr bool kIsNarrow<Product, std::void_t<decltype(Product::kSteps)>> = true;
 
-// Words of the left side: `row` from one row to the next, `depth` from one step to the next.
+// Strides of the left side in words: `row` between rows, `depth` between steps.
 struct Left {
     const int32_t* words;
     int64_t row, depth;

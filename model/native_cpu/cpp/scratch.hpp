@@ -1,5 +1,5 @@
-// Memory between two parts of one call. It is kept by the thread that calls, as pages from the
-// system cost more than the arithmetic on them.
+// Scratch memory within one call. The calling thread keeps it, as new pages from the system cost
+// more than the arithmetic on them.
 #pragma once
 
 #include <cassert>
@@ -11,8 +11,8 @@ namespace sterna {
 
 class Scratch {
   public:
-    // Where `words` of 32 bits may stand: the sum of size() over all that is taken. What was there
-    // before is lost.
+    // Reserve `words` of 32 bits: the sum of size() over all arrays taken. The previous contents
+    // are lost.
     static Scratch of(int64_t words) {
         thread_local int64_t size = 0;
         thread_local std::unique_ptr<int32_t[], Free> memory;
@@ -34,8 +34,8 @@ class Scratch {
         return taken;
     }
 
-    // The words that take() uses: those of the values, up to the end of a line of the cache, and
-    // a line, so that no two arrays are neighbours in one.
+    // The words used by take(): those of the values, padded to a full cache line, plus one line,
+    // so that no two arrays share one.
     template <class Value>
     static int64_t size(int64_t count) {
         static_assert(sizeof(Value) % sizeof(int32_t) == 0);

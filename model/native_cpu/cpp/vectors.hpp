@@ -1,5 +1,5 @@
-// Vectors of as many lanes as the processor has, in the compiler's own vector types: the same
-// source gives AVX-512, AVX2 and NEON. Everything is compiled for the machine that it runs on.
+// Vectors with the processor's number of lanes, in the compiler's vector types: the same source
+// gives AVX-512, AVX2 and NEON. Everything is compiled for the machine that it runs on.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ constexpr int kLanes = 8;
 constexpr int kLanes = 4;
 #endif
 
-// May stand at any address that a float may.
+// Valid at any address aligned for a float.
 typedef float Floats __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 typedef int8_t Bytes __attribute__((vector_size(kLanes), aligned(1), may_alias));
 typedef int32_t Ints __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));

@@ -23,9 +23,10 @@ project = "Sterna"
 author = "the Sterna authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "README"
-include_patterns = ["*.md", "docs/*.md", "docs/api/*.md", "examples/*.md"]
+include_patterns = ["*.md", "docs/*.md", "docs/api/*.md", "examples/*.md",
+                    "benchmarks/*.md"]
 exclude_patterns = [f"{path.name}/**" for path in ROOT.iterdir()
-                    if path.is_dir() and path.name not in ("docs", "examples")]
+                    if path.is_dir() and path.name not in ("docs", "examples", "benchmarks")]
 
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"

@@ -1,4 +1,4 @@
-"""Run a job in a simulator: compilers, the cocotb bench, and both oracles.
+"""Run a job in a simulator: compilers, the cocotb bench, and a faster one in C++.
 
 Nothing here depends on a specific unit.
 """

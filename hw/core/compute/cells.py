@@ -31,9 +31,9 @@ def cell_taps(params: Geometry) -> StructLayout:
 class Cells(wiring.Component):
     """The lanes of MLGRU and GLU, and the states of all sequences.
 
-    The pre-activations of each slot are queued until those of the last slot arrive: three queues,
-    the last one the shortest. A beat of ``post_lanes`` channels is then taken from all of them and
-    goes through the lanes in parts.
+    The pre-activations of each slot are queued until those of the last slot arrive, in three
+    queues. A beat of ``post_lanes`` channels is then taken from all of them and goes through the
+    lanes in parts.
 
     Members
     -------

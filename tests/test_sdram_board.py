@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,5 +83,8 @@ def test_the_folder_has_what_is_synthesised_and_all_pins(tmp_path: Path) -> None
 def test_an_sdram_that_is_not_there_or_too_small_is_refused() -> None:
     with pytest.raises(ValueError, match="the icebreaker has no SDRAM"):
         board_design(SMALL, BoardParams(board_named("icebreaker")), sdram=True)
+    board = replace(board_named("icebreaker"), memory=("sdram", 0))
+    with pytest.raises(ValueError, match="no pads for an SDRAM on Lattice iCE40"):
+        board_design(SMALL, BoardParams(board), sdram=True)
     with pytest.raises(ValueError, match="over a serial line the vocabulary must be from 128"):
         board_design(random_model(ModelConfig(8, 1, 8, 64), S16, seed=1), ULX3S, SIZES, sdram=True)

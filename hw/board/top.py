@@ -307,6 +307,8 @@ def board_core(
     """
     if sdram and not board.memory:
         raise ValueError(f"the {board.name} has no SDRAM")
+    if sdram and not board.support.sdram_pads:
+        raise ValueError(f"there are no pads for an SDRAM on {board.target.family.description}")
     chosen = {"style": style_for(board.target),
               **(board.network_sizes if model.is_network else board.sizes), **(sizes or {})}
     if model.is_network:

@@ -63,5 +63,4 @@ _USE = """\
 NETWORK = UnitSpec(
     "network", "a whole network over frames", "network", network_params, network_design, None,
     tokens=64, takes_frames=True, registers=network_register_design,
-    own_sizes={name: default for name, (default, _) in LayerParams.options().items()}
-    | {"rows": None, "cols": None, "quant_lanes": None})
+    own_sizes=LayerParams.defaults() | {"rows": None, "cols": None, "quant_lanes": None})

@@ -56,7 +56,7 @@ class ChosenSizes:
     compact: bool = _size(
         False, "Build core or network for a small device: a bit of a quotient per cycle, and "
         "always the most likely token.", layout=False)
-    style: ArrayStyle = _size(  # noqa: RUF009
+    style: ArrayStyle = _size(  # noqa: RUF009  (gives a field)
         ArrayStyle.GENERIC, "How the array is built.", layout=False)
     #: Word width of the port to the memory with the image; 0 for ROMs.
     port_bits: int = _size(
@@ -69,11 +69,16 @@ class ChosenSizes:
     #: Whether a trace port shows every intermediate vector.
     trace: bool = _size(False, "Add a port for intermediate values.", layout=False)
 
-    @classmethod
-    def options(cls) -> dict[str, tuple[Any, str]]:
+    @staticmethod
+    def options() -> dict[str, tuple[Any, str]]:
         """Default and help of the sizes that are command-line options, by name."""
         return {each.name: (each.default, each.metadata["help"])
                 for each in fields(ChosenSizes) if each.metadata.get("help")}
+
+    @staticmethod
+    def defaults() -> dict[str, Any]:
+        """The defaults of the same sizes."""
+        return {name: default for name, (default, _) in ChosenSizes.options().items()}
 
     @property
     def sizes(self) -> dict[str, Any]:

@@ -230,4 +230,4 @@ _CORE_USE = """\
 CORE = UnitSpec(
     "core", "the whole model", CORE_MODULE, core_params, core_design, None, tokens=64,
     vectors=core_vectors, registers=core_register_design,
-    own_sizes={name: default for name, (default, _) in CoreParams.options().items()})
+    own_sizes=CoreParams.defaults())

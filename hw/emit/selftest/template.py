@@ -12,7 +12,7 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping  # noqa: F401  in what is put in below
+from collections.abc import Callable, Iterable, Mapping  # noqa: F401  (for ends, which replaces the import below)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

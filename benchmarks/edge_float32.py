@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 
-from sterna.export.float.reference import real_scale
 from sterna.export.graph.fast import FastGraph
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.plan import StagePlan
+from sterna.model.quantized.records import Add, Project
 
 __all__ = ["build_dense"]
 
@@ -16,21 +17,19 @@ __all__ = ["build_dense"]
 class _Dense(FastGraph):
     """The graph ``fast`` with dense products and standard operators."""
 
-    def added(self, x: str, update: str) -> tuple[str, str]:
-        total = self.graph.op("Add", [x, update])
-        return total, self.norm(total)
+    def added(self, record: Add, normed: str) -> None:
+        super().added(record, "")
+        if normed:
+            self.direction(record.name, normed)
 
-    def product(self, stage: StagePlan, normed: str) -> str:
-        members = stage.matrices
-        own = [self.model.projections[member] for member in members]
-        frac = self.model.projects[members[0]].output.frac
+    def product(self, records: Sequence[Project], normed: str, output: str = "") -> str:
         weight = np.concatenate([
-            each.weight * real_scale(self.model, name)
-            for name, each in zip(members, own, strict=True)])
-        name = "+".join(members)
+            self.model.projections[record.name].weight * self.real.scales[record.name]
+            for record in records])
+        name = "+".join(record.name for record in records)
         stored = self.graph.store(f"{name}.weight", weight.T.astype(np.float32))
-        bias = self.real(f"{name}.bias", np.concatenate([each.bias for each in own]), frac)
-        return self.graph.op("Add", [self.graph.op("MatMul", [normed, stored]), bias])
+        return self.graph.op("Add", [
+            self.graph.op("MatMul", [normed, stored]), self.bias(records)], output)
 
 
 def build_dense(model: QuantizedModel) -> onnx.ModelProto:

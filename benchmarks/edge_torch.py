@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sterna.export.float.reference import real_scale
+from sterna.export.float.reference import RealNumbers
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
@@ -73,11 +73,11 @@ class DenseModel:
 
 def write_dense(model: QuantizedModel, path: Path) -> Path:
     """Write the dense weights of a quantised model for :func:`open_dense`."""
-    profile = model.profile
+    profile, scales = model.profile, RealNumbers.of(model).scales
 
     def real(name: str) -> tuple[np.ndarray, np.ndarray]:
         part, frac = model.projections[name], profile.output_format(name).frac
-        scale = real_scale(model, name) / math.sqrt(part.weight.shape[1])
+        scale = scales[name] / math.sqrt(part.weight.shape[1])
         return (part.weight.astype(np.float32) * np.float32(scale),
                 np.ldexp(part.bias.astype(np.float32), -frac))
 

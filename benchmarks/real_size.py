@@ -5,7 +5,7 @@
 Makes a random model (d 1,024, 24 layers, 32,000 tokens, profile S16) or takes that of ``--model``,
 exports it by the command, which compares 64 tokens with the reference, compares the operator with
 it, loads the file in a separate process, and times a token and a prompt of 512. For comparison it
-times reading as many bytes as the weights have, by a BLAS dot product of an array in huge pages,
+times a token of onnxruntime's own operators, in this form and ``fast``, reading as many bytes as the weights have, by a BLAS dot product of an array in huge pages,
 and the bare products of a token in llama.cpp, if installed (see edge.py). Needs 5 GiB and some
 minutes; ``STERNA_KERNEL`` names another kernel.
 """
@@ -31,6 +31,8 @@ from edge_peers import Ggml, GgmlProducts, find_ggml
 from timing import Samples, describe_machine, measure
 
 from sterna.cli.terminal.tables import Table
+from sterna.export.forms.forms import build
+from sterna.export.graph.file import Source
 from sterna.export.native import memory
 from sterna.export.native.ops import build_ops, kernel_name
 from sterna.export.runtime.session import Session
@@ -113,7 +115,7 @@ def _export(model: Path, graph: Path) -> tuple[float, int]:
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 
-def _session(graph: Path, library: Path, threads: int) -> Session:
+def _session(graph: Source, library: Path | None, threads: int) -> Session:
     """A session with threads that sleep between calls, so as not to disturb others."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -131,6 +133,7 @@ def _speeds(
     with patch.object(memory, "LEAST_BYTES", sys.maxsize):
         sessions |= {f"{threads} mapped": _session(graph, library, threads) for threads in (1, 2)}
     state, token = sessions["1"].start(1), np.array([1])
+    others = {"exact": _session(graph, None, 1), "fast": _session(build(model, "fast"), None, 1)}
     text = np.arange(PROMPT)[None] % model.vocab
     numbers = memory.huge_pages(weights // 8 * 8).view(np.float64)
     numbers[:] = 1
@@ -148,6 +151,8 @@ def _speeds(
                   sessions.items() for name, call in (
                       ("step", lambda own: own.step(token, state)),
                       ("prompt", lambda own: own.prefill(text)))}
+        calls |= {f"step {form}": partial(other.step, token, other.start(1))
+                  for form, other in others.items()}
         steps = measure({name: call for name, call in calls.items() if "prompt" not in name},
                         rounds=rounds, clock=time.perf_counter)
         prompts = measure({name: calls[name] for name in ("step 1", "prompt 1", "prompt 2")},
@@ -165,6 +170,8 @@ def _speeds(
         ("decode: GB/s of weights", f"{weights / decode / 1e9:.1f}"),
         ("read: GB/s", f"{weights / read / 1e9:.1f}"),
         ("decode over read, fastest (median)", ratio(steps, "read", "step 1")),
+        ("decode over onnxruntime's operators", ratio(steps, "step exact", "step 1")),
+        ("decode over the form fast", ratio(steps, "step fast", "step 1")),
         *((f"decode over the products of llama.cpp's TQ2_0, {threads} thread(s)",
            ratio(steps, f"ggml {threads}", f"step {threads}"))
           for threads in (1, 2) if ggml is not None),

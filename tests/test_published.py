@@ -19,8 +19,11 @@ from safetensors.torch import save_file as torch_save_file
 from tokenizers import Tokenizer, decoders, models, normalizers
 
 from sterna.cli.main import main
+from sterna.export.float.reference import RealNumbers
 from sterna.export.forms.forms import build, export_onnx
-from sterna.export.runtime.check import check_exact
+from sterna.export.forms.selftest import signal_to_noise
+from sterna.export.runtime.check import check_close, check_exact
+from sterna.export.runtime.runtime import OnnxModel
 from sterna.export.runtime.session import Session
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
@@ -31,7 +34,7 @@ from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bounds import tensor_bounds
 from sterna.model.quantized.evaluate import evaluate
-from sterna.model.quantized.hgrn_bit import WIDTHS, Widths, hgrn_bit
+from sterna.model.quantized.hgrn_bit import EPS, WIDTHS, Widths, hgrn_bit
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.real import run_real
 from sterna.model.quantized.taps import TapRecorder
@@ -202,6 +205,22 @@ def test_the_graph_is_the_reference(published, one_token):
     tokens = np.random.default_rng(1).integers(0, VOCAB, (3, 20))
     report = check_exact(published, build(published, one_token=one_token), tokens)
     assert report.passed, report.first
+
+
+@pytest.mark.parametrize("one_token", [False, True])
+def test_the_fast_form_is_the_published_forward(checkpoint, published, one_token):
+    folder = HubFolder(checkpoint)
+    tokens = np.random.default_rng(1).integers(0, VOCAB, (3, 20))
+    proto = build(published, "fast", one_token=one_token)
+    got, _ = OnnxModel(proto).run(tokens)
+    tensors = {name: torch.tensor(value) for name, value in _float32(folder).items()}
+    assert signal_to_noise(forward(tensors, torch.tensor(tokens)).numpy(), got) > 30
+    assert check_close(published, proto, tokens) > 30
+    real, gains = RealNumbers.of(published), Published(folder).reals
+    for name, values in real.vectors.items():
+        np.testing.assert_allclose(values, gains[name], atol=2e-3)
+    for name, width in (("layer1.glu.down_root", 80), ("layer1.mlgru.g.energy", 1)):
+        assert real.constants[name] == pytest.approx(EPS * width, rel=1e-3)
 
 
 def test_a_wrong_gain_in_a_graph_is_named(published):
@@ -562,10 +581,10 @@ def test_commands_from_a_folder_to_text(checkpoint, native_ops, tmp_path, capsys
     for options in ([], ["--ops-library", native_ops]):
         assert run("generate", tmp_path / "m.onnx", "--prompt", "The moth", "--tokens", 5,
                    *options) == written
-    for arguments in (("verilog", model, "--unit", "core", "-o", tmp_path / "v"),
-                      ("export", model, "-o", tmp_path / "f.onnx", "--form", "fast")):
-        assert main([str(each) for each in arguments]) == 2
-        said = capsys.readouterr().err.splitlines()
-        assert "a model of another architecture than Sterna's own" in said[-1]
+    fast = tmp_path / "fast.onnx"
+    assert "dB" in run("export", model, "-o", fast, "--form", "fast", "--check", 40)
+    assert main(["verilog", str(model), "--unit", "core", "-o", str(tmp_path / "v")]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert "a model of another architecture than Sterna's own" in said[-1]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "m.onnx", "new", "text.txt"]
+        "fast.onnx", "m.onnx", "new", "text.txt"]

@@ -12,19 +12,72 @@ from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.real import Matrix, run_real
+from sterna.model.quantized.records import (
+    Energy,
+    Norm,
+    Project,
+    Quantize,
+    Root,
+    Scale,
+    Sigmoid,
+)
 from sterna.model.quantized.taps import Tap, TapRecorder, ignore
 
-__all__ = ["TensorError", "float_logits", "real_scale", "rounding_errors"]
+__all__ = ["RealNumbers", "TensorError", "float_logits", "rounding_errors"]
 
 
-def real_scale(model: QuantizedModel, name: str) -> float:
-    """The factor from ``T y / |y|`` of a projection to its real output:
-    ``127 K / 2^(MK - MA + shift + F)``, with F the fraction bits of the output
-    (docs/numerics.md)."""
-    projection, record = model.projections[name], model.projects[name]
-    exponent = (record.combine_shift - record.scale_frac + projection.shift
-                + record.output.frac)
-    return math.ldexp(127 * projection.k, -exponent)
+@dataclass(frozen=True)
+class RealNumbers:
+    """The real numbers that the integers of a model stand for, by the name of their record.
+
+    ``frac`` are the fraction bits of values. ``scales`` of projections are the factors from
+    ``T x / root`` to the real output, with the real input x of the norm and the root of a sum of
+    squares. ``vectors`` are those of each :class:`Scale`; ``constants`` what a :class:`Root` adds
+    to that sum, and what an :class:`Energy` multiplies its own sum by.
+
+    After a :class:`Norm`, ``q / sqrt(S)`` of the integers is ``x / |x|``, so the scale of a
+    projection is ``127 K / 2^(MK - MA + shift + F)``, with F the fraction bits of the output
+    (docs/numerics.md). A :class:`Quantize` has other units: those of its input over its root's.
+    """
+
+    frac: dict[str, int]
+    scales: dict[str, float]
+    vectors: dict[str, np.ndarray]
+    constants: dict[str, float]
+
+    @classmethod
+    def of(cls, model: QuantizedModel) -> RealNumbers:
+        """Of the records and the integers of ``model``."""
+        frac: dict[str, int] = {}
+        units: dict[str, int] = {}      # of activations, as an exponent of two
+        energies: dict[str, float] = {}
+        self = cls(frac, {}, {}, {})
+        for record in model.records:
+            match record:
+                case Scale(name, x, _, shift, output):
+                    self.vectors[name] = np.ldexp(
+                        model.vectors[name].astype(np.float64), frac[x] - shift - output.frac)
+                case Norm(name):
+                    units[name] = record.scale_frac
+                case Energy(name, x, _, mantissa, shift):
+                    energies[name] = math.ldexp(mantissa, 2 * frac[x] - shift)
+                case Root(name, x, _, root_frac, epsilon, extra):
+                    units[name] = -frac[x] - root_frac
+                    self.constants[name] = math.ldexp(epsilon, -2 * frac[x])
+                    if extra:
+                        self.constants[extra] = math.ldexp(energies[extra], -2 * frac[x])
+                case Quantize(name, x, root):
+                    units[name] = frac[x] + record.scale_shift + units[root]
+                case Project(name, norm):
+                    own = model.projections[name]
+                    self.scales[name] = math.ldexp(
+                        127 * own.k,
+                        units[norm] - record.combine_shift - own.shift - record.output.frac)
+            if isinstance(record, Sigmoid):
+                frac[record.result] = record.frac
+            elif not isinstance(record, Norm | Energy | Root | Quantize):
+                frac[record.result] = record.output.frac
+        return self
 
 
 def float_logits(
@@ -35,14 +88,22 @@ def float_logits(
     ``saturate`` clips values as in training, which ``fast`` does not. ``tap`` is called as by
     :func:`sterna.model.quantized.real.run_real`.
     """
-    profile = model.profile
+    real = RealNumbers.of(model)
+    widths = {each.name: each.width for each in model.records}
 
     def matrix(name: str) -> Matrix:
         weight = model.projections[name].weight
-        return weight, real_scale(model, name) / math.sqrt(weight.shape[1])
+        return weight, real.scales[name] / math.sqrt(weight.shape[1])
 
+    # Of mean squares, where these are of sums.
+    constants = {name: value / widths[name] for name, value in real.constants.items()}
+    for record in model.records:
+        if isinstance(record, Root) and record.extra:
+            constants[record.extra] = (
+                real.constants[record.extra] * widths[record.extra] / record.width)
     logits = run_real(
-        model.records, tokens, np.ldexp(model.embedding, -profile.x.frac), matrix, {}, {}, tap,
+        model.records, tokens, np.ldexp(model.embedding, -model.row.frac), matrix, real.vectors,
+        constants, tap,
         biases={name: np.ldexp(projection.bias, -model.projects[name].output.frac)
                 for name, projection in model.projections.items()},
         quantises=False, saturates=saturate)

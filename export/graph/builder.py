@@ -13,8 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.records import Recur
 
-__all__ = ["CONTRIB", "MINIMUM_ONNXRUNTIME", "OPSET", "GraphBuilder", "model_proto", "recurrence",
+__all__ = ["CONTRIB", "MINIMUM_ONNXRUNTIME", "OPSET", "GraphBuilder", "model_proto", "recur",
            "value_info"]
 
 OPSET = 21
@@ -118,16 +119,36 @@ class GraphBuilder:
         return f"{op_type.lower()}_{next(self._unnamed)}"
 
 
-def recurrence(cell: GraphBuilder, width: int, kind: int) -> onnx.GraphProto:
-    """The body of a ``Scan`` from the nodes of ``cell``, which compute ``h_next``, ``[batch,
-    width]``, from the state ``h`` and the rows ``f`` and ``c``."""
+def recur(
+    graph: GraphBuilder, record: Recur, gate: str, before: str, number: int, one_token: bool,
+) -> str:
+    """Append the states of all tokens under the name of ``record``; return the last one.
+
+    ``gate`` is the gate as a fraction, ``before`` the first state. States are ``number``s, a value
+    of ``TensorProto.DataType``: whole ones in float64, real ones in float32.
+    """
+    def step(to: GraphBuilder, gate: str, c: str, h: str, output: str) -> str:
+        # (1 - f) * (c - h) + h = f * (h - c) + c, and h and c are whole numbers, or real.
+        near, far = (c, h) if record.keeps else (h, c)
+        moved = to.op("Mul", [gate, to.op("Sub", [far, near])])
+        if number == TensorProto.DOUBLE:
+            moved = to.round(moved)
+        return to.op("Add", [near, moved], output)
+
+    if one_token:
+        return step(graph, gate, record.candidate, before, record.name)
+    cell, last = GraphBuilder(graph), f"{record.name}_last"
+    step(cell, "f", "c", "h", "h_next")
     cell.op("Identity", ["h_next"], "h_row")
 
     def channels(*names: str) -> list[onnx.ValueInfoProto]:
-        return [value_info(name, kind, ["batch", width]) for name in names]
+        return [value_info(name, number, ["batch", record.width]) for name in names]
 
-    return helper.make_graph(
-        cell.nodes, "recurrence", channels("h", "f", "c"), channels("h_next", "h_row"))
+    body = helper.make_graph(cell.nodes, "recurrence", channels("h", "f", "c"),
+                             channels("h_next", "h_row"))
+    graph.op("Scan", [before, gate, record.candidate], last, record.name, num_scan_inputs=2,
+             body=body)
+    return last
 
 
 def model_proto(

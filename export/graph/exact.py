@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from sterna.export.graph.builder import GraphBuilder, model_proto, recurrence, value_info
+from sterna.export.graph.builder import GraphBuilder, model_proto, recur, value_info
 from sterna.export.graph.weights import append_weight
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.bounds import folds_bias, tensor_bounds
@@ -154,7 +154,10 @@ class RecordGraph:
                 others = (each for _, each in group if isinstance(each, Project))
                 self._project([record, *others])
             elif isinstance(record, Recur):
-                after.append(self._recur(record, next(before)))
+                self.value(record.name, record.width)
+                gate = self._graph.op("Mul", [record.gate, self._graph.power(-record.frac)])
+                after.append(recur(self._graph, record, gate, next(before), TensorProto.DOUBLE,
+                                   len(self._lead) == 1))
             else:
                 self._append(record)
         return after
@@ -294,19 +297,6 @@ class RecordGraph:
     def _split(self, value: str, names: Sequence[str], widths: Sequence[int]) -> None:
         self._graph.op("Split", [value, self._graph.integers(*widths)], *names, axis=-1)
 
-    def _recur(self, record: Recur, before: str) -> str:
-        """Append the states of all tokens; return the last one."""
-        graph, width = self._graph, record.width
-        gate = graph.op("Mul", [record.gate, graph.power(-record.frac)])
-        name = self.value(record.name, width)
-        if len(self._lead) == 1:
-            return _next_state(graph, record, gate, record.candidate, before, name)
-        cell, last = GraphBuilder(graph), f"{record.name}_last"
-        _next_state(cell, record, "f", "c", "h", "h_next")
-        graph.op("Scan", [before, gate, record.candidate], last, name, num_scan_inputs=2,
-                 body=recurrence(cell, width, TensorProto.DOUBLE))
-        return last
-
     def _append_sigmoids(self, z: str, records: Sequence[Sigmoid]) -> None:
         """The sigmoids, in one format, of the concatenated values ``z``."""
         names = [self.value(record.name, record.width) for record in records]
@@ -396,12 +386,3 @@ def append_product(
     dot = graph.op("MatMulInteger", [
         acts, weight, graph.constant(128, np.uint8), graph.constant(1, np.int8)])
     return graph.cast(dot, TensorProto.DOUBLE, output)
-
-
-def _next_state(
-    graph: GraphBuilder, record: Recur, gate: str, c: str, h: str, output: str,
-) -> str:
-    # (1 - f) * (c - h) + h = f * (h - c) + c, and h and c are whole numbers.
-    near, far = (c, h) if record.keeps else (h, c)
-    moved = graph.op("Mul", [gate, graph.op("Sub", [far, near])])
-    return graph.op("Add", [near, graph.round(moved)], output)

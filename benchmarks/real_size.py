@@ -5,9 +5,10 @@
 Makes a random model (d 1,024, 24 layers, 32,000 tokens, profile S16) or takes that of ``--model``,
 exports it by the command, which compares 64 tokens with the reference, compares the operator with
 it, loads the file in a separate process, and times a token and a prompt of 512. For comparison it
-times a token of onnxruntime's own operators, in this form and ``fast``, reading as many bytes as the weights have, by a BLAS dot product of an array in huge pages,
-and the bare products of a token in llama.cpp, if installed (see edge.py). Needs 5 GiB and some
-minutes; ``STERNA_KERNEL`` names another kernel.
+times a token of onnxruntime's own operators, in this form and ``fast``, reading as many bytes as
+the weights have, by a BLAS dot product of an array in huge pages, and the bare products of a token
+in llama.cpp, if installed (see edge.py). Needs 5 GiB and some minutes; ``STERNA_KERNEL`` names
+another kernel.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Sessions: what they refuse to load, and compiled operators."""
 
 import gc
+import json
 from weakref import WeakSet
 
 import numpy as np
@@ -12,7 +13,13 @@ from onnx import numpy_helper
 from sterna.cli.main import main
 from sterna.export import Session
 from sterna.export.forms.forms import Form, build, export_onnx
-from sterna.export.forms.selftest import SelfTestError, check_checksum, seal
+from sterna.export.forms.selftest import (
+    SELF_TEST,
+    SelfTestError,
+    check_checksum,
+    get_property,
+    seal,
+)
 from sterna.export.graph import file as file_module
 from sterna.export.graph.file import OnnxFile
 from sterna.export.graph.metadata import OnnxFileError
@@ -98,6 +105,13 @@ def test_slow_kernels_are_detected_and_another_form_offered(
 
 
 @pytest.mark.parametrize("batch", [1, 4])
+def test_a_model_that_amplifies_rounding_may_be_less_close():
+    """Deep and random: rounding activations to 8 bits moves its logits by more than 25 dB allow."""
+    proto = build(random_model(ModelConfig(d=32, layers=24, dff=32), S16, gain=3.0), "fast")
+    assert json.loads(get_property(proto, SELF_TEST))["decibels"] < 20
+    Session(proto, allow_slow=True)
+
+
 def test_operators_compute_the_same_file(odd_model, native_ops, batch, tmp_path, monkeypatch):
     path = export_onnx(odd_model, tmp_path / "m.onnx")
     tokens = np.random.default_rng(1).integers(0, odd_model.config.vocab, (batch, 24))

@@ -81,11 +81,13 @@ class RealNumbers:
 
 
 def float_logits(
-    model: QuantizedModel, tokens: np.ndarray, *, saturate: bool, tap: Tap = ignore,
+    model: QuantizedModel, tokens: np.ndarray, *, saturate: bool, quantises: bool = False,
+    tap: Tap = ignore,
 ) -> np.ndarray:
     """Real logits float64 ``[batch, length, vocab]`` for tokens ``[batch, length]``.
 
-    ``saturate`` clips values as in training, which ``fast`` does not. ``tap`` is called as by
+    ``saturate`` clips values as in training, which ``fast`` does not; ``quantises`` rounds the
+    activations of a token to 8 bits. ``tap`` is called as by
     :func:`sterna.model.quantized.real.run_real`.
     """
     real = RealNumbers.of(model)
@@ -106,7 +108,7 @@ def float_logits(
         constants, tap,
         biases={name: np.ldexp(projection.bias, -model.projects[name].output.frac)
                 for name, projection in model.projections.items()},
-        quantises=False, saturates=saturate)
+        quantises=quantises, saturates=saturate)
     assert logits is not None
     return logits
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -68,10 +69,18 @@ class OnnxFile:
     @cached_property
     def info(self) -> GraphInfo:
         """The metadata of the graph; OnnxFileError if Sterna did not make it."""
-        try:
+        with self.named():
             return GraphInfo.read(self.proto)
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Begin the message of an OnnxFileError with the name of the file, if it does not."""
+        try:
+            yield
         except OnnxFileError as error:
-            raise OnnxFileError(f"{self.name}: {error}") from error
+            if str(error).startswith(f"{self.name}: "):
+                raise
+            raise type(error)(f"{self.name}: {error}") from error
 
     @property
     def content(self) -> mmap.mmap | bytes:

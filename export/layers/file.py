@@ -21,11 +21,12 @@ from sterna.export.forms.forms import check_graph_name, serialize
 from sterna.export.forms.selftest import (
     FORMULA,
     SELF_TEST,
-    SelfTestError,
     check_checksum,
+    check_integers,
     digest_of,
     formula_values,
     get_property,
+    running_test,
     seal,
     set_property,
 )
@@ -173,34 +174,30 @@ def check_layer(source: str | Path | onnx.ModelProto, *, session: Any = None) ->
         If the integers differ from the reference, or the runtime gives none.
     """
     file = OnnxFile.read(source)
-    name, proto = file.name, file.proto
+    with file.named():
+        _check(file, session)
+
+
+def _check(file: OnnxFile, session: Any) -> None:
+    proto = file.proto
     if get_property(proto, "sterna.format") != LAYER_FORMAT:
-        raise OnnxFileError(f"{name}: not the ONNX graph of a layer made by Sterna")
+        raise OnnxFileError("not the ONNX graph of a layer made by Sterna")
     if get_property(proto, "sterna.format_version") != str(LAYER_FORMAT_VERSION):
         raise OnnxFileError(
-            f"{name}: the graph has format version "
-            f"{get_property(proto, 'sterna.format_version')!r}, this Sterna reads version "
-            f"{LAYER_FORMAT_VERSION}; export it again")
-    try:
-        check_checksum(file)
-    except OnnxFileError as error:
-        raise OnnxFileError(f"{name}: {error}") from error
+            f"the graph has format version {get_property(proto, 'sterna.format_version')!r}, this "
+            f"Sterna reads version {LAYER_FORMAT_VERSION}; export it again")
+    check_checksum(file)
     test: Mapping[str, Any] = json.loads(get_property(proto, SELF_TEST))
-    session = open_session(file) if session is None else session
     x = formula_values(test["shape"], test["bits"])
-    both = _run(name, session, x)
-    if digest_of(*both) != test["sha256"]:
-        raise SelfTestError(
-            f"{name}: the integers are not those of the reference in the test that the file "
-            f"carries")
-    alone = _run(name, session, x[:1])
-    if any((one != two[:1]).any() for one, two in zip(alone, both, strict=True)):
-        raise SelfTestError(
-            f"{name}: one vector alone does not give the integers that it gives beside another, "
-            f"in the test that the file carries")
+    session = open_session(file) if session is None else session
+    with running_test():
+        both, alone = _run(session, x), _run(session, x[:1])
+    check_integers(
+        test["sha256"], both, ((one, two[:1]) for one, two in zip(alone, both, strict=True)),
+        "one vector alone does not give the integers that it gives beside another")
 
 
-def _run(name: str, session: Any, x: np.ndarray) -> list[np.ndarray]:
+def _run(session: Any, x: np.ndarray) -> list[np.ndarray]:
     """Outputs ``[batch, steps, rows]`` of the vectors, and the last states."""
     entry, *kept = session.get_inputs()
     states = [np.zeros((len(x), each.shape[1]), dtype=np.int32) for each in kept]
@@ -209,10 +206,6 @@ def _run(name: str, session: Any, x: np.ndarray) -> list[np.ndarray]:
     for step in range(x.shape[1]):
         feeds = {entry.name: x[:, step].astype(number)} | {
             each.name: state for each, state in zip(kept, states, strict=True)}
-        try:
-            y, *states = session.run(None, feeds)
-        except Exception as error:  # onnxruntime's exceptions derive from Exception only
-            reason = " ".join(str(error).split())[:300]
-            raise SelfTestError(f"{name}: the test in the file did not run ({reason})") from error
+        y, *states = session.run(None, feeds)
         rows.append(y)
     return [np.stack(rows, axis=1), *states]

@@ -84,7 +84,7 @@ class Session:
         if ops:     # refuse before compiling
             check_ops_form(self.info.form, self.info.entry, file.name)
         library = _library(ops)
-        try:
+        with file.named():
             check_checksum(file)
             if not allow_slow and not all(
                     has_two_bit_kernels(block) for block in two_bit_blocks(file.proto)):
@@ -93,14 +93,12 @@ class Session:
                     f"the form {self.info.form} many times slower than float; export with --form "
                     "exact instead")
             self._graph = OnnxModel(file, threads=threads, ops=library, options=options)
-            check_self_test(file.proto, self.info, self._graph)
-        except SelfTestError as error:
-            advice = (f"the library {library} is wrong: build it again, or go without it"
-                      if library else "this onnxruntime computes something else")
-            raise SelfTestError(f"{file.name}: {error}; {advice}") from error
-        except OnnxFileError as error:
-            known = str(error).startswith(f"{file.name}: ")
-            raise OnnxFileError(str(error) if known else f"{file.name}: {error}") from error
+            try:
+                check_self_test(file.proto, self.info, self._graph)
+            except SelfTestError as error:
+                advice = (f"the library {library} is wrong: build it again, or go without it"
+                          if library else "this onnxruntime computes something else")
+                raise SelfTestError(f"{error}; {advice}") from error
 
     # One call ----------------------------------------------------------------------
 

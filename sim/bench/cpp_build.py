@@ -13,22 +13,19 @@ from typing import Any
 
 from sterna.hw.testbench.job import SimulationError
 from sterna.hw.tools.process import run_tool, verilator_environment
-from sterna.sim.bench.runner import (
-    COMPILERS,
+from sterna.sim.bench.runner import reason_of
+from sterna.sim.bench.verilate import (
     PARALLEL,
     compiled,
-    reason_of,
     refuse_spaces,
     simulation_key,
+    verilate,
 )
 
 __all__ = ["build_library", "load_library"]
 
 _VERILATE = (
-    "--cc", "--exe", "--prefix", "Vcore", "-O3", "--x-assign", "fast", "--x-initial", "fast",
-    "--no-timing", "--output-split", "20000",
-    # A separate lint test checks the Verilog written by Yosys.
-    "-Wno-fatal", "-Wno-lint", "-Wno-style",
+    "-O3", "--x-assign", "fast", "--x-initial", "fast", "--no-timing", "--output-split", "20000",
     # One process may load libraries of several cores: isolate their copies of Verilator.
     "-CFLAGS", "-fPIC -fvisibility=hidden -std=c++17", "-LDFLAGS", "-shared", "-o", "core.so")
 
@@ -54,34 +51,28 @@ def build_library(
     """
     environment = verilator_environment()
     refuse_spaces(work.resolve(), Path(sys.prefix))
-    visible = "".join([
-        "`verilator_config\n",
-        *(f'public_flat_rw -module "{module}" -var "{port}"\n' for port in ports)])
     make = (*_MAKE, *(_QUICK if os.environ.get("STERNA_QUICK_BUILD") else _OPTIMIZED))
     trace = (f"--trace-{waves.suffix[1:]}",) if waves else ()
     headers = sorted((*harness.parent.glob("*.hpp"), _WAVES))
-    key = simulation_key((harness, *headers, *sources), module, visible, _VERILATE, trace, make)
+    key = simulation_key((harness, *headers, *sources), module, ports, _VERILATE, trace, make)
     library = work / f"core-{key[:16]}.so"
 
     def build() -> None:
         with tempfile.TemporaryDirectory(prefix=".core-", dir=work) as name:
             folder = Path(name).resolve()
-            (folder / "ports.vlt").write_text(visible)
             log = work / "cpp_build.log"
             with log.open("wb") as file:
-                for command in (
-                    ["verilator", *_VERILATE, *trace, "-CFLAGS", f"-I{_WAVES.parent}",
-                     "--Mdir", str(folder), "--top-module", module,
-                     str(folder / "ports.vlt"), *(str(path.resolve()) for path in sources),
-                     str(harness)],
-                    ["make", "-C", str(folder), "-f", "Vcore.mk", f"-j{COMPILERS}", *make],
-                ):
-                    status = run_tool(
-                        command, stdout=file, stderr=subprocess.STDOUT,
-                        env=environment).returncode
+
+                def run(command: list[str]) -> None:
+                    status = run_tool(command, stdout=file, stderr=subprocess.STDOUT,
+                                      env=environment).returncode
                     if status != 0:
                         raise SimulationError(
                             f"{command[0]} failed on {module}: {reason_of(log)}")
+
+                verilate(folder, module, ports, [*(path.resolve() for path in sources), harness],
+                         prefix="Vcore", make=make, run=run,
+                         options=[*_VERILATE, *trace, "-CFLAGS", f"-I{_WAVES.parent}"])
             os.replace(folder / "core.so", library)
 
     if not library.exists():

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from cocotb_tools import config
 from cocotb_tools.runner import get_results, get_runner
 
-from sterna.sim.bench.runner import COMPILERS, PARALLEL, compiled, simulation_key
+from sterna.sim.bench.verilate import PARALLEL, compiled, simulation_key, verilate
 
 __all__ = ["main"]
 
@@ -83,27 +84,19 @@ def _verilate(
     Large designs are optimised and split into files that are compiled in parallel.
     """
     small = sum(Path(source).stat().st_size for source in sources) < _SMALL
-    visible = build / "ports.vlt"
-    visible.write_text("`verilator_config\n" + "".join(
-        f'public_flat_rw -module "{top}" -var "{port}"\n' for port in ports or ()))
-    files = [str(config.share_dir / "lib" / "verilator" / "verilator.cpp"), str(visible), *sources]
+    files = [str(config.share_dir / "lib" / "verilator" / "verilator.cpp"), *sources]
     options = [
-        "--cc", "--exe", "--vpi", "--top-module", top, "--prefix", "Vtop", "-o", top,
-        "--output-split", "0" if small else _SPLIT, "--timescale", "1ns/1ps",
+        "--vpi", "-o", top, "--output-split", "0" if small else _SPLIT, "--timescale", "1ns/1ps",
         *([] if ports else ["--public-flat-rw"]),
-        # How Yosys writes Verilog is checked by a lint test of its own.
-        "-Wno-fatal", "-Wno-lint", "-Wno-style",
         *([f"--trace-{Path(waves).suffix[1:]}"] if waves else []),
         "-LDFLAGS",
         f"-Wl,-rpath,{config.libs_dir} -L{config.libs_dir} -lcocotbvpi_verilator"]
     make = [f"VM_TRACE={int(bool(waves))}", "OPT_SLOW=-O0",
-            *(["OPT_FAST=-O0"] if small else [f"-j{COMPILERS}", "OPT_FAST=-O1", *PARALLEL])]
-
-    def run() -> None:
-        subprocess.run(["verilator", "--Mdir", str(build), *options, *files], check=True)
-        subprocess.run(["make", "-C", str(build), "-f", "Vtop.mk", *make], check=True)
-
-    compiled(build / top, simulation_key(files, options, make, version("cocotb")), run)
+            *(["OPT_FAST=-O0"] if small else ["OPT_FAST=-O1", *PARALLEL])]
+    compiled(
+        build / top, simulation_key(files, top, ports, options, make, version("cocotb")),
+        lambda: verilate(build, top, ports or (), files, prefix="Vtop", options=options, make=make,
+                         run=partial(subprocess.run, check=True)))
 
 
 if __name__ == "__main__":

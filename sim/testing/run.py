@@ -16,13 +16,8 @@ from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.testbench.job import SimulationError
 from sterna.hw.tools.process import copy_memories
 from sterna.model.checks import one_of, whole_number
-from sterna.sim.bench.runner import (
-    PRECOMPILED,
-    Launch,
-    Simulator,
-    check_simulator,
-    run_launch,
-)
+from sterna.sim.bench.runner import Launch, Simulator, check_simulator, run_launch
+from sterna.sim.bench.verilate import PRECOMPILED
 
 __all__ = [
     "FOLDER_VARIABLE", "CocotbRun", "Folder", "build_options", "run_cocotb",

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Pause", "StreamDriver", "StreamSink", "exchange", "nothing_more", "reset"]
+__all__ = ["Pause", "StreamDriver", "StreamSink", "exchange", "nothing_more", "reset",
+           "visible_ports"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,3 +235,10 @@ async def nothing_more(
         for sink in sinks:
             if sink.offered():
                 sink.refuse(wanted[sink.name])
+
+
+def visible_ports(module: str, ports: Iterable[str]) -> str:
+    """A file that makes these ports visible in Verilator: every signal being so takes far
+    longer."""
+    return "`verilator_config\n" + "".join(
+        f'public_flat_rw -module "{module}" -var "{port}"\n' for port in ports)

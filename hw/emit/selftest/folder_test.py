@@ -104,7 +104,7 @@ clean:
 	rm -rf {made}
 """
 _IMPORT = re.compile(r"from sterna\.hw\.emit\.selftest\.ends import \(.*?\)\n", re.S)
-_CODE = re.compile(r"__all__ = .*\n")
+_CODE = re.compile(r"__all__ = \[.*?\]\n", re.S)
 
 
 def selftest_files(module: str, vectors: Vectors) -> dict[str, str]:

@@ -33,6 +33,7 @@ from sterna.hw.emit.selftest.ends import (
     exchange,
     nothing_more,
     reset,
+    visible_ports,
 )
 
 FOLDER = Path(__file__).resolve().parent
@@ -234,8 +235,7 @@ def main(wanted: str = "") -> int:
         _refuse_spaces(FOLDER, Path(sys.prefix))
         (BUILD / simulator).mkdir(parents=True, exist_ok=True)
         public = BUILD / simulator / "ports.vlt"
-        public.write_text("`verilator_config\n" + "".join(
-            f'public_flat_rw -module "{top}" -var "{port["name"]}"\n' for port in unit["ports"]))
+        public.write_text(visible_ports(top, (port["name"] for port in unit["ports"])))
         sources = [FOLDER / "sterna.vlt", public, *sources]
     BUILD.mkdir(exist_ok=True)
     for path in FOLDER.glob("*.mem"):       # where the simulator reads them

@@ -101,10 +101,6 @@ def test_slow_kernels_are_detected_and_another_form_offered(
     Session(build(model))
 
 
-# Compiled operators ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("batch", [1, 4])
 def test_a_model_that_amplifies_rounding_may_be_less_close():
     """Deep and random: rounding activations to 8 bits moves its logits by more than 25 dB allow."""
     proto = build(random_model(ModelConfig(d=32, layers=24, dff=32), S16, gain=3.0), "fast")
@@ -112,6 +108,10 @@ def test_a_model_that_amplifies_rounding_may_be_less_close():
     Session(proto, allow_slow=True)
 
 
+# Compiled operators ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 4])
 def test_operators_compute_the_same_file(odd_model, native_ops, batch, tmp_path, monkeypatch):
     path = export_onnx(odd_model, tmp_path / "m.onnx")
     tokens = np.random.default_rng(1).integers(0, odd_model.config.vocab, (batch, 24))

@@ -26,7 +26,7 @@ JOBS   ?= 2
 SINCE  ?= HEAD
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
 # What the kernels for GPUs and their tests are made of.
-TRITON := $(sort $(wildcard model/triton_kernels/*.py tests/test_triton_*.py benchmarks/triton_*.py))
+TRITON := $(sort $(wildcard model/torch/triton_kernels/*.py tests/test_triton_*.py benchmarks/triton_*.py))
 TRITON_SUM = (cat $(TRITON); grep -E '^(torch|triton)==' constraints.txt) | sha256sum
 SPHINX := $(BIN)/sphinx-build -q -c docs/site
 

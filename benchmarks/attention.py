@@ -23,12 +23,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sterna.cli.reports.vector import PALETTE, drawing, finish, svg_file, svg_of
-from sterna.model.mixers.attention import Attention
-from sterna.model.mixers.linear import LinearAttention, causal_by_sums, elu_features, mixed_by_sums
-from sterna.model.mixers.recurrent import MLGRU
-from sterna.model.network.projection import MixerInit
-from sterna.model.network.recurrence import mlgru_scan
-from sterna.model.study.plan import describe_machine
+from sterna.model.torch.mixers.attention import Attention
+from sterna.model.torch.mixers.linear import (
+    LinearAttention,
+    causal_by_sums,
+    elu_features,
+    mixed_by_sums,
+)
+from sterna.model.torch.mixers.recurrent import MLGRU
+from sterna.model.torch.network.projection import MixerInit
+from sterna.model.torch.network.recurrence import mlgru_scan
+from sterna.model.torch.study.plan import describe_machine
 
 D, HEADS = 64, 4
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 6000)

@@ -22,8 +22,8 @@ def measure() -> None:
     """Print the median seconds of a step of the default recipe."""
     from sterna.model.config import ModelConfig
     from sterna.model.corpus import builtin_corpus
-    from sterna.model.training.recipe import Execution
-    from sterna.model.training.train import train
+    from sterna.model.torch.training.recipe import Execution
+    from sterna.model.torch.training.train import train
 
     class Clock:
         def __init__(self) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sterna.model.mixers.recurrent import MLGRU
-from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit
-from sterna.model.network.registry import token_mixer
+from sterna.model.torch.mixers.recurrent import MLGRU
+from sterna.model.torch.network.mixer import State, TokenMixer
+from sterna.model.torch.network.projection import MixerInit
+from sterna.model.torch.network.registry import token_mixer
 
 
 @token_mixer("conv_mlgru")

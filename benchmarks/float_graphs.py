@@ -18,8 +18,8 @@ from timing import measure
 
 from sterna.cli.terminal.tables import Table
 from sterna.model.config import ModelConfig
-from sterna.model.onnx_float.writer import flat, float_graph
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.torch.onnx_float.writer import flat, float_graph
+from sterna.model.torch.stack.language_model import LanguageModel
 
 WIDTHS = (64, 128, 512)
 REPEATS = 15

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from train_cells import Cell, arguments, run_cells
 
 from sterna.cli.terminal.tables import Table
-from sterna.model.network.bitlinear import BitLinear, bit_linear
-from sterna.model.network.quantizers import absmax_quantize
-from sterna.model.stack.language_model import LanguageModel
-from sterna.model.training import state
+from sterna.model.torch.network.bitlinear import BitLinear, bit_linear
+from sterna.model.torch.network.quantizers import absmax_quantize
+from sterna.model.torch.stack.language_model import LanguageModel
+from sterna.model.torch.training import state
 
 __all__ = ["HEADS", "train_with"]
 

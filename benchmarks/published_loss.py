@@ -29,9 +29,9 @@ from sterna.model.quantized.evaluate import surprisal_bits
 from sterna.model.quantized.hgrn_bit import WIDTHS, hgrn_bit
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.real import run_real
-from sterna.model.stack.published import load_published
 from sterna.model.tokenizer import contiguous_sequences, encode
 from sterna.model.tokens.tokenizer import BYTES
+from sterna.model.torch.stack.published import load_published
 
 _CALIBRATION = 16384
 _SEQUENCES = 16

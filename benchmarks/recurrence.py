@@ -19,8 +19,8 @@ from timing import best_milliseconds
 from torch import Tensor
 
 from sterna.cli.terminal.tables import Table
-from sterna.model.native_cpu.kernels import cpu_kernels
-from sterna.model.network.recurrence import (
+from sterna.model.torch.native_cpu.kernels import cpu_kernels
+from sterna.model.torch.network.recurrence import (
     mlgru_scan,
     naive_mlgru,
     scan_chunked,

@@ -36,10 +36,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sterna.model.network.recurrence import mlgru_scan
-from sterna.model.parallel.context import own_part
-from sterna.model.parallel.recurrence import mlgru_scan_parallel
-from sterna.model.parallel.ring import KEYS_AT_ONCE, ring_attention
+from sterna.model.torch.network.recurrence import mlgru_scan
+from sterna.model.torch.parallel.context import own_part
+from sterna.model.torch.parallel.recurrence import mlgru_scan_parallel
+from sterna.model.torch.parallel.ring import KEYS_AT_ONCE, ring_attention
 
 HEADS, WIDTH = 4, 64
 """Shape of attention; the recurrence has as many channels as all heads together. One sequence."""

@@ -3,10 +3,10 @@
     python benchmarks/step_time.py [--config tiny] [--threads 1 2] [--repeats 40]
 
 Interleaves a step with torch's operators, a step with the compiled kernels, and only the products
-of a step, by torch (in its fastest form: see ``sterna.model.training.train``). These are three for
-each projection: its outputs, and the gradients of its inputs and of its weights. Prints the best
-milliseconds of each and the ratios of the two steps to the products. Batch and window are the
-recipe's. With several threads mind the load: they wait for each other.
+of a step, by torch (in its fastest form: see ``sterna.model.torch.training.train``). These are
+three for each projection: its outputs, and the gradients of its inputs and of its weights. Prints
+the best milliseconds of each and the ratios of the two steps to the products. Batch and window are
+the recipe's. With several threads mind the load: they wait for each other.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from torch import Tensor
 
 from sterna.cli.terminal.tables import Table
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
-from sterna.model.native_cpu.kernels import cpu_kernels
-from sterna.model.network.kernels import Kernels, use_kernels
-from sterna.model.stack.language_model import LanguageModel
-from sterna.model.training.optimizer import adamw
-from sterna.model.training.recipe import TrainRecipe
+from sterna.model.torch.native_cpu.kernels import cpu_kernels
+from sterna.model.torch.network.kernels import Kernels, use_kernels
+from sterna.model.torch.stack.language_model import LanguageModel
+from sterna.model.torch.training.optimizer import adamw
+from sterna.model.torch.training.recipe import TrainRecipe
 
 
 def training_step(config: ModelConfig, kernels: Kernels | None) -> Callable[[], None]:

@@ -31,13 +31,13 @@ from torch import Tensor, nn
 from sterna.cli.reports.vector import GREY, PALETTE, drawing, finish, svg_file, svg_of
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import builtin_corpus
-from sterna.model.mixers.attention import Attention
-from sterna.model.network.projection import MixerInit
-from sterna.model.network.registry import TOKEN_MIXERS
 from sterna.model.pattern import Choice, parse_pattern
-from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokenizer import encode
-from sterna.model.training.checkpoint import load_checkpoint
+from sterna.model.torch.mixers.attention import Attention
+from sterna.model.torch.network.projection import MixerInit
+from sterna.model.torch.network.registry import TOKEN_MIXERS
+from sterna.model.torch.stack.language_model import LanguageModel
+from sterna.model.torch.training.checkpoint import load_checkpoint
 
 SINKS, SIZE = 4, 252
 KEYS = SINKS + SIZE

@@ -63,10 +63,10 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     from sterna.model.config import ModelConfig
     from sterna.model.profile import PROFILES
     from sterna.model.quantized.evaluate import evaluate
-    from sterna.model.training.metrics import read_metrics
-    from sterna.model.training.quantize import quantize
-    from sterna.model.training.recipe import Execution, Recording
-    from sterna.model.training.train import TrainRecipe, train
+    from sterna.model.torch.training.metrics import read_metrics
+    from sterna.model.torch.training.quantize import quantize
+    from sterna.model.torch.training.recipe import Execution, Recording
+    from sterna.model.torch.training.train import TrainRecipe, train
 
     train_with(cell.head)       # a process trains several cells in turn
     begin = time.process_time()

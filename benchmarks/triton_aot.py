@@ -16,8 +16,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from sterna.model.triton_kernels import absmax, product, recurrence, ternary
-from sterna.model.triton_kernels.kernel import INTERPRETED, Form, Kernel
+from sterna.model.torch.triton_kernels import absmax, product, recurrence, ternary
+from sterna.model.torch.triton_kernels.kernel import INTERPRETED, Form, Kernel
 
 KERNELS = (*recurrence.KERNELS, *absmax.KERNELS, *ternary.KERNELS, *product.KERNELS)
 """All that can run."""

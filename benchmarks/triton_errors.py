@@ -21,13 +21,13 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from sterna.model.network.bitlinear import naive_bit_linear
-from sterna.model.network.quantizers import (
+from sterna.model.torch.network.bitlinear import naive_bit_linear
+from sterna.model.torch.network.quantizers import (
     naive_absmax_quantize,
     ternary_codes_and_scale,
     ternary_scale,
 )
-from sterna.model.network.recurrence import naive_mlgru
+from sterna.model.torch.network.recurrence import naive_mlgru
 
 SCANS = ((1, 1, 1), (64, 2, 96), (70, 3, 33))
 """Time, batch, channels."""
@@ -101,7 +101,7 @@ def _worst(
 
 def scans(device: str) -> Iterator[Errors]:
     """Both forms of the recurrence."""
-    from sterna.model.triton_kernels.recurrence import scan_chunked, scan_one_pass
+    from sterna.model.torch.triton_kernels.recurrence import scan_chunked, scan_one_pass
     for form in (scan_one_pass, scan_chunked):
         inputs, found = Inputs(device), []
         for time, batch, channels in SCANS:
@@ -117,8 +117,8 @@ def scans(device: str) -> Iterator[Errors]:
 
 def quantisers(device: str) -> Iterator[Errors]:
     """Both quantisers."""
-    from sterna.model.triton_kernels.absmax import absmax_quantize
-    from sterna.model.triton_kernels.ternary import ternary_codes
+    from sterna.model.torch.triton_kernels.absmax import absmax_quantize
+    from sterna.model.torch.triton_kernels.ternary import ternary_codes
     inputs, found = Inputs(device), []
     for shape in VECTORS:
         x = inputs.normal(*shape, scale=5.0)
@@ -135,7 +135,7 @@ def quantisers(device: str) -> Iterator[Errors]:
 
 def projections(device: str) -> Iterator[Errors]:
     """BitLinear without and with biases and a limit."""
-    from sterna.model.triton_kernels.bitlinear import bit_linear
+    from sterna.model.torch.triton_kernels.bitlinear import bit_linear
     for form in ("plain", "bias", "bias and limit"):
         inputs, found = Inputs(device), []
         for shape, rows in PROJECTIONS:

@@ -30,10 +30,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sterna.model.config import ModelConfig
-from sterna.model.network.bitlinear import bit_linear
-from sterna.model.network.kernels import by_triton
-from sterna.model.network.recurrence import scan_chunked as torch_chunked
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.torch.network.bitlinear import bit_linear
+from sterna.model.torch.network.kernels import by_triton
+from sterna.model.torch.network.recurrence import scan_chunked as torch_chunked
+from sterna.model.torch.stack.language_model import LanguageModel
 
 Contestants = dict[str, Callable[[], Tensor]]
 
@@ -79,7 +79,7 @@ def show(what: str, found: dict[str, float], base: str, tokens: int) -> None:
 
 def time_scans(shapes: tuple[tuple[int, int, int], ...], device: str, repeats: int) -> None:
     """The recurrence alone."""
-    from sterna.model.triton_kernels.recurrence import scan_chunked, scan_one_pass
+    from sterna.model.torch.triton_kernels.recurrence import scan_chunked, scan_one_pass
 
     for shape in shapes:
         generator = torch.Generator().manual_seed(0)

@@ -1,7 +1,7 @@
 """A training loop to read in one sitting: text, tokens, model, steps, bits per byte, integers.
 
-Plain torch with Sterna's parts; sterna.model.training adds what a long run needs: checkpoints,
-budgets, a folder, reports. Change anything here.
+Plain torch with Sterna's parts; sterna.model.torch.training adds what a long run needs:
+checkpoints, budgets, a folder, reports. Change anything here.
 """
 
 import math

@@ -49,7 +49,7 @@ class Corpus:
     any.
 
     ``general`` is more general text to begin training with, or empty: see
-    :attr:`sterna.model.training.recipe.TrainRecipe.general_share`.
+    :attr:`sterna.model.torch.training.recipe.TrainRecipe.general_share`.
     """
 
     name: str

@@ -35,11 +35,11 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import ByteTokenizer
-from sterna.model.training.distributed import Processes, joined
-from sterna.model.training.recipe import Recording, TrainRecipe
-from sterna.model.training.run_folder import RunFolder
-from sterna.model.training.state import add_gradient
-from sterna.model.training.train import TrainResult
+from sterna.model.torch.training.distributed import Processes, joined
+from sterna.model.torch.training.recipe import Recording, TrainRecipe
+from sterna.model.torch.training.run_folder import RunFolder
+from sterna.model.torch.training.state import add_gradient
+from sterna.model.torch.training.train import TrainResult
 
 STEPS = 20
 STOPPED_AT = 9
@@ -140,7 +140,7 @@ def gathers(folder: Path) -> list[int]:
         counts.append(gather.call_count)
         return result
 
-    with patch("sterna.model.training.state.add_gradient", counted):
+    with patch("sterna.model.torch.training.state.add_gradient", counted):
         run(folder, steps=2, parallel="fsdp", recording=Recording(heldout_evaluations=1),
             recipe=replace(SMALL_STEPS, float_start=0.5))
     return counts

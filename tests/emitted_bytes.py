@@ -142,8 +142,8 @@ def _of_layer(kind: str, folder: Path) -> dict[str, str]:
 def _of_quantized(name: str, folder: Path) -> dict[str, str]:
     if name in MODELS:
         return {"model.safetensors": _sha256(MODELS[name].to_bytes())}
-    from sterna.model.stack.language_model import LanguageModel
-    from sterna.model.training.quantize import quantize
+    from sterna.model.torch.stack.language_model import LanguageModel
+    from sterna.model.torch.training.quantize import quantize
     profile = {"S16": S16, "C12": C12}[name]
     quantized = quantize(LanguageModel(ModelConfig.named("nano"), seed=3), profile)
     return {"model.safetensors": _sha256(quantized.to_bytes())}

@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import sterna.model.mixers  # noqa: F401  (registers them)
-from sterna.model.network.bitlinear import naive_bit_linear
-from sterna.model.network.mixer import TokenMixer
-from sterna.model.network.projection import MixerInit
-from sterna.model.network.registry import TOKEN_MIXERS
+import sterna.model.torch.mixers  # noqa: F401  (registers them)
 from sterna.model.pattern import parse_pattern
-from sterna.model.study.contract import shaken
+from sterna.model.torch.network.bitlinear import naive_bit_linear
+from sterna.model.torch.network.mixer import TokenMixer
+from sterna.model.torch.network.projection import MixerInit
+from sterna.model.torch.network.registry import TOKEN_MIXERS
+from sterna.model.torch.study.contract import shaken
 
 __all__ = ["DFF", "KINDS", "LENGTH", "D", "assert_same", "built", "gates", "init", "is_formula",
            "normal", "pattern_of", "redrawn", "run", "through", "values_and_gradients"]

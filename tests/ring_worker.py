@@ -25,14 +25,14 @@ from mixer_parts import gates, normal
 from torch import Tensor
 
 from sterna.model.config import ModelConfig
-from sterna.model.mixers.attention import RingAttention
-from sterna.model.network.projection import MixerInit
-from sterna.model.network.recurrence import naive_mlgru
-from sterna.model.parallel import ring
-from sterna.model.parallel.context import context_parallel, own_part, sum_gradients
-from sterna.model.parallel.recurrence import mlgru_scan_parallel
-from sterna.model.parallel.ring import ring_attention
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.torch.mixers.attention import RingAttention
+from sterna.model.torch.network.projection import MixerInit
+from sterna.model.torch.network.recurrence import naive_mlgru
+from sterna.model.torch.parallel import ring
+from sterna.model.torch.parallel.context import context_parallel, own_part, sum_gradients
+from sterna.model.torch.parallel.recurrence import mlgru_scan_parallel
+from sterna.model.torch.parallel.ring import ring_attention
+from sterna.model.torch.stack.language_model import LanguageModel
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 OWN = """
-from sterna.model.network.mixer import TokenMixer
+from sterna.model.torch.network.mixer import TokenMixer
 
 class Mine(TokenMixer):
     \"\"\"Passes its input on.\"\"\"

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from sterna.model.mixers.attention import Attention, merge_heads, rotate, split_heads
-from sterna.model.mixers.sparse import Reformer, hash_buckets, sinkhorn_normalise
-from sterna.model.network.projection import MixerInit
+from sterna.model.torch.mixers.attention import Attention, merge_heads, rotate, split_heads
+from sterna.model.torch.mixers.sparse import Reformer, hash_buckets, sinkhorn_normalise
+from sterna.model.torch.network.projection import MixerInit
 
 T, BATCH = 12, 2
 Cache = list[tuple[int, int]]

@@ -11,18 +11,18 @@ from mixer_parts import gates, normal
 from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
-from sterna.model.network.bitlinear import BitLinear, bit_linear, naive_bit_linear
-from sterna.model.network.dense_mml import dense_mml
-from sterna.model.network.projection import Joint
-from sterna.model.network.quantizers import absmax_quantize, ternarize
-from sterna.model.network.recurrence import (
+from sterna.model.torch.network.bitlinear import BitLinear, bit_linear, naive_bit_linear
+from sterna.model.torch.network.dense_mml import dense_mml
+from sterna.model.torch.network.projection import Joint
+from sterna.model.torch.network.quantizers import absmax_quantize, ternarize
+from sterna.model.torch.network.recurrence import (
     complex_scan,
     matrix_scan,
     mlgru_scan,
     scan_chunked,
     scan_sequential,
 )
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.torch.stack.language_model import LanguageModel
 
 VECTORS, MATRIX = normal(6, 3, 200, seed=1), normal(40, 200, seed=2)
 SEQUENCE = gates(40, 2, 8, seed=3), normal(40, 2, 8, seed=4), normal(2, 8, seed=5)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mixer_parts import normal, values_and_gradients
 from torch import Tensor
 
-from sterna.model.network.bitlinear import BitLinear, bit_linear, naive_bit_linear
-from sterna.model.network.quantizers import (
+from sterna.model.torch.network.bitlinear import BitLinear, bit_linear, naive_bit_linear
+from sterna.model.torch.network.quantizers import (
     SMALLEST_SCALE,
     absmax_codes,
     absmax_quantize,

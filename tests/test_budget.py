@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.model.training.budget import StepBudget, TimeBudget
+from sterna.model.torch.training.budget import StepBudget, TimeBudget
 
 
 def spend(budget: TimeBudget, durations: Iterable[float]) -> tuple[list[float], float]:

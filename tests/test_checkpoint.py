@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from training_parts import RECIPE, assert_same_weights, run
 
 from sterna.model.config import ModelConfig
-from sterna.model.stack.language_model import LanguageModel
-from sterna.model.training import checkpoint as checkpoints
-from sterna.model.training.checkpoint import (
+from sterna.model.torch.stack.language_model import LanguageModel
+from sterna.model.torch.training import checkpoint as checkpoints
+from sterna.model.torch.training.checkpoint import (
     Checkpoint,
     CheckpointError,
     load_checkpoint,

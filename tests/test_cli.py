@@ -405,8 +405,8 @@ def test_chat_refuses_what_build_refuses_before_it_compiles(
 def test_a_text_that_a_model_cannot_read_is_named_with_the_place(
     capsys: Capture, tmp_path: Path,
 ) -> None:
-    from sterna.model.stack.language_model import LanguageModel
-    from sterna.model.training.checkpoint import Checkpoint, save_checkpoint
+    from sterna.model.torch.stack.language_model import LanguageModel
+    from sterna.model.torch.training.checkpoint import Checkpoint, save_checkpoint
     model = LanguageModel(NAMED_CONFIGS["micro"])
     checkpoint, text = tmp_path / "c.pt", tmp_path / "greek.txt"
     save_checkpoint(Checkpoint(model.config, {}, "text", "ab", 0, 1, 1.0, model.state_dict(), {},

@@ -11,12 +11,12 @@ from torch import nn
 
 from sterna.export import export_layer
 from sterna.model.layers import Layer, TernaryMatrix
-from sterna.model.mixers.channel import GLU
-from sterna.model.mixers.recurrent import MLGRU
-from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.projection import MixerInit
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
-from sterna.model.stack.convert import (
+from sterna.model.torch.mixers.channel import GLU
+from sterna.model.torch.mixers.recurrent import MLGRU
+from sterna.model.torch.network.bitlinear import BitLinear
+from sterna.model.torch.network.projection import MixerInit
+from sterna.model.torch.stack.convert import (
     Input,
     Residual,
     advance,
@@ -25,8 +25,8 @@ from sterna.model.stack.convert import (
     initial_states,
     ternary_matrix_of,
 )
-from sterna.model.stack.language_model import LanguageModel
-from sterna.model.training.quantize import quantize
+from sterna.model.torch.stack.language_model import LanguageModel
+from sterna.model.torch.training.quantize import quantize
 
 _LEAST_DECIBELS = {"S16": 40.0, "C12": 20.0}
 """Measured: 46 to 77 with S16, 23 to 28 with C12, whose pre-activations have 4 fraction bits;

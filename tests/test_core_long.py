@@ -19,9 +19,9 @@ from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import encode
 from sterna.model.tokens.bpe_training import train_bpe
-from sterna.model.training.quantize import quantize_checkpoint
-from sterna.model.training.recipe import Execution
-from sterna.model.training.train import train
+from sterna.model.torch.training.quantize import quantize_checkpoint
+from sterna.model.torch.training.recipe import Execution
+from sterna.model.torch.training.train import train
 from sterna.sim.bench.runner import Engine
 from sterna.sim.core.simulate import CoreReport, simulate_core
 from sterna.sim.units import simulate

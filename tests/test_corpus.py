@@ -166,9 +166,9 @@ def test_sequences_are_contiguous(length: int, sequences: int) -> None:
 
 def test_text_needs_no_torch() -> None:
     code = ("import sys, sterna.model.corpus, sterna.model.tokenizer, "
-            "sterna.model.training.windows, sterna.model.training.metrics, "
-            "sterna.model.training.progress, sterna.model.training.run_folder, "
-            "sterna.model.training.budget; sys.exit('torch' in sys.modules)")
+            "sterna.model.torch.training.windows, sterna.model.torch.training.metrics, "
+            "sterna.model.torch.training.progress, sterna.model.torch.training.run_folder, "
+            "sterna.model.torch.training.budget; sys.exit('torch' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -20,9 +20,9 @@ from command_line import refusal, settings
 from distributed_worker import CARRIED, IN_PARTS, REVERSIBLE, STEPS, STOPPED_AT, UNEVEN, run
 from training_parts import FILES, SENTENCES
 
-from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
-from sterna.model.training.distributed import meet
-from sterna.model.training.metrics import read_metrics
+from sterna.model.torch.training.checkpoint import CheckpointError, load_checkpoint
+from sterna.model.torch.training.distributed import meet
+from sterna.model.torch.training.metrics import read_metrics
 
 HERE = Path(__file__).parent
 LAYOUTS = pytest.mark.parametrize("layout", ["ddp", "fsdp"])

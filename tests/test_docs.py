@@ -21,7 +21,7 @@ from shown import DEMO, README, agree, run, with_transcripts
 from sterna.cli.main import app
 from sterna.hw.catalog import unit_named
 from sterna.model.config import ModelConfig
-from sterna.model.training.recipe import TrainSettings, parse_setting
+from sterna.model.torch.training.recipe import TrainSettings, parse_setting
 
 
 def public_names(module: str) -> list[str]:

@@ -16,8 +16,6 @@ from shard_parts import stored_tokens
 from sterna.export.forms.forms import build
 from sterna.export.runtime.session import Session
 from sterna.model.config import ModelConfig
-from sterna.model.native_cpu.kernels import cpu_kernels
-from sterna.model.network.kernels import use_kernels
 from sterna.model.profile import C12, S16, NumericProfile
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import bundled_heldout
@@ -26,10 +24,12 @@ from sterna.model.shards.build import BuildOptions
 from sterna.model.shards.build import build as build_folder
 from sterna.model.shards.files import verify
 from sterna.model.shards.split import Split
-from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.bpe_training import END_OF_TEXT, package_tokenizer, train_bpe
 from sterna.model.tokens.files import load_tokenizer, save_tokenizer, tokenizer_from_json
+from sterna.model.torch.native_cpu.kernels import cpu_kernels
+from sterna.model.torch.network.kernels import use_kernels
+from sterna.model.torch.stack.language_model import LanguageModel
 
 MERGES = [(116, 104), (256, 101), (257, 32), (97, 114)]
 PAIRS = BytePairTokenizer(MERGES, end_of_text=True)

@@ -21,12 +21,12 @@ import torch
 
 from sterna.export.forms.forms import build, export_onnx
 from sterna.export.web.page import WEB_RUNTIME_VERSION
-from sterna.model.network.projection import MixerInit
-from sterna.model.network.registry import TOKEN_MIXERS
 from sterna.model.pattern import Choice
 from sterna.model.quantized import load_model
 from sterna.model.quantized.integer import IntegerModel
-from sterna.model.study.contract import check_choice
+from sterna.model.torch.network.projection import MixerInit
+from sterna.model.torch.network.registry import TOKEN_MIXERS
+from sterna.model.torch.study.contract import check_choice
 
 FOLDER = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(path for path in FOLDER.rglob("*")

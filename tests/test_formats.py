@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
-from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.numerics import (
+from sterna.model.profile import C12, PROFILES, S16, FixedPoint, NumericProfile
+from sterna.model.quantized.fixed import to_fixed
+from sterna.model.quantized.integer import IntegerModel, sigmoid
+from sterna.model.torch.network.bitlinear import BitLinear
+from sterna.model.torch.network.numerics import (
     Formats,
     Limits,
     Numerics,
@@ -24,13 +27,10 @@ from sterna.model.network.numerics import (
     round_to,
     rounded_sigmoid,
 )
-from sterna.model.network.recurrence import scan_sequential
-from sterna.model.profile import C12, PROFILES, S16, FixedPoint, NumericProfile
-from sterna.model.quantized.fixed import to_fixed
-from sterna.model.quantized.integer import IntegerModel, sigmoid
-from sterna.model.stack.convert import Residual
-from sterna.model.stack.language_model import Classifier, LanguageModel
-from sterna.model.training.quantize import quantize
+from sterna.model.torch.network.recurrence import scan_sequential
+from sterna.model.torch.stack.convert import Residual
+from sterna.model.torch.stack.language_model import Classifier, LanguageModel
+from sterna.model.torch.training.quantize import quantize
 
 CONFIG = ModelConfig(d=24, layers=2, dff=40, vocab=40)
 FINE = dataclasses.replace(

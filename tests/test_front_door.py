@@ -28,7 +28,7 @@ from sterna.cli.terminal.console import Stages, printer
 from sterna.cli.terminal.tables import Table
 from sterna.hw.catalog import UNITS
 from sterna.hw.tools.process import FST_HEADERS, has_header
-from sterna.model.training import progress
+from sterna.model.torch.training import progress
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

@@ -148,7 +148,9 @@ def test_while_a_model_is_trained(tmp_path: Path, number: int) -> None:
     interrupted(
         tmp_path, ("train", "--config", "micro", "--steps", 1_000_000, "-o", tmp_path / "run"),
         lambda out, err: "step " in err, number=number)
-    from sterna.model.training.checkpoint import load_checkpoint  # torch, which no other needs
+    from sterna.model.torch.training.checkpoint import (
+        load_checkpoint,  # torch, which no other needs
+    )
     said = (tmp_path / "err").read_text()
     step = load_checkpoint(tmp_path / "run").step
     assert f"interrupted at step {step}; {tmp_path}/run/checkpoint.pt is saved" in said

@@ -18,9 +18,9 @@ from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sterna.model.config import ModelConfig
-from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.projection import Joint, MixerInit, project
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.torch.network.bitlinear import BitLinear
+from sterna.model.torch.network.projection import Joint, MixerInit, project
+from sterna.model.torch.stack.language_model import LanguageModel
 
 D, ROWS = 12, {"f": 5, "c": 3, "g": 8}
 CONFIG = ModelConfig(d=16, layers=2, dff=24, vocab=20)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-import sterna.model.network.bitlinear as bitlinear
+import sterna.model.torch.network.bitlinear as bitlinear
 from sterna.model.config import ModelConfig
-from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.projection import Joint
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.torch.network.bitlinear import BitLinear
+from sterna.model.torch.network.projection import Joint
+from sterna.model.torch.stack.language_model import LanguageModel
 
 
 def normal(*shape: int, seed: int) -> Tensor:

@@ -22,14 +22,14 @@ from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
 from sterna.model.hub.keras import from_keras
-from sterna.model.mixers.channel import GLUMML
-from sterna.model.mixers.recurrent import GRUMML, LRU, AttentionMML
-from sterna.model.network.dense_mml import ACTIVATIONS, DenseMML
-from sterna.model.network.projection import MixerInit
-from sterna.model.network.quantizers import ternary_codes
-from sterna.model.network.recurrence import naive_mlgru
-from sterna.model.stack.block import Block
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.torch.mixers.channel import GLUMML
+from sterna.model.torch.mixers.recurrent import GRUMML, LRU, AttentionMML
+from sterna.model.torch.network.dense_mml import ACTIVATIONS, DenseMML
+from sterna.model.torch.network.projection import MixerInit
+from sterna.model.torch.network.quantizers import ternary_codes
+from sterna.model.torch.network.recurrence import naive_mlgru
+from sterna.model.torch.stack.block import Block
+from sterna.model.torch.stack.language_model import LanguageModel
 
 D, DFF, STATES, TIME, BATCH = 16, 32, 8, 7, 3
 X = normal(TIME, BATCH, D, seed=2)

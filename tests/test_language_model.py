@@ -10,8 +10,8 @@ from conftest import ODD
 from torch import Tensor
 
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
-from sterna.model.stack.evaluate import heldout_bpb
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.torch.stack.evaluate import heldout_bpb
+from sterna.model.torch.stack.language_model import LanguageModel
 
 BYTES = ModelConfig(d=16, layers=2, dff=24)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 
-from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
-from sterna.model.study.rows import list_mixers
+from sterna.model.torch.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
+from sterna.model.torch.study.rows import list_mixers
 
 DOCS = Path(__file__).parents[1] / "docs"
 

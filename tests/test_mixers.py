@@ -9,11 +9,11 @@ import torch
 from mixer_parts import DFF, KINDS, LENGTH, D, built, init, normal, pattern_of
 
 from sterna.model.config import ModelConfig
-from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
 from sterna.model.pattern import Choice, parse_pattern
-from sterna.model.stack.block import Block
-from sterna.model.stack.language_model import LanguageModel
-from sterna.model.study.contract import check_contract
+from sterna.model.torch.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
+from sterna.model.torch.stack.block import Block
+from sterna.model.torch.stack.language_model import LanguageModel
+from sterna.model.torch.study.contract import check_contract
 
 BATCH = 2
 NAMES = [name for name in TOKEN_MIXERS.names() if not name.startswith("shift")]

@@ -32,8 +32,10 @@ from mixer_parts import (
 )
 from torch import Tensor, nn
 
-from sterna.model.mixers.fixed import GMLP, FNet, RandomSynthesizer
-from sterna.model.mixers.linear import (
+from sterna.model.pattern import Choice
+from sterna.model.profile import S16
+from sterna.model.torch.mixers.fixed import GMLP, FNet, RandomSynthesizer
+from sterna.model.torch.mixers.linear import (
     FeatureAttention,
     Performer,
     causal_by_sums,
@@ -42,11 +44,11 @@ from sterna.model.mixers.linear import (
     mixed_by_sums,
     orthogonal_rows,
 )
-from sterna.model.mixers.recurrent import GRU, HGRN2, LRU, MLGRU
-from sterna.model.network import recurrence
-from sterna.model.network.dense_mml import ACTIVATIONS, activation_named
-from sterna.model.network.mixer import TokenMixer
-from sterna.model.network.recurrence import (
+from sterna.model.torch.mixers.recurrent import GRU, HGRN2, LRU, MLGRU
+from sterna.model.torch.network import recurrence
+from sterna.model.torch.network.dense_mml import ACTIVATIONS, activation_named
+from sterna.model.torch.network.mixer import TokenMixer
+from sterna.model.torch.network.recurrence import (
     complex_scan,
     matrix_scan,
     mlgru_scan,
@@ -55,10 +57,8 @@ from sterna.model.network.recurrence import (
     scan_chunked,
     scan_sequential,
 )
-from sterna.model.network.registry import CHANNEL_MIXERS
-from sterna.model.pattern import Choice
-from sterna.model.profile import S16
-from sterna.model.stack.convert import from_module
+from sterna.model.torch.network.registry import CHANNEL_MIXERS
+from sterna.model.torch.stack.convert import from_module
 
 TIME, LENGTH, BATCH, HEADS = 11, 13, 2, 2
 WIDTH = D // HEADS
@@ -550,7 +550,7 @@ def test_only_the_glu_with_silu_becomes_a_layer_of_integers():
 
 def test_every_channel_mixer_of_the_package_has_its_formula_here():
     own = {name for name in CHANNEL_MIXERS.names()
-           if CHANNEL_MIXERS.find(name).__module__.startswith("sterna.model.mixers")}
+           if CHANNEL_MIXERS.find(name).__module__.startswith("sterna.model.torch.mixers")}
     assert own == {*GATED, *PLAIN, "glumml"}
 
 

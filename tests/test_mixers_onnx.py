@@ -21,22 +21,22 @@ from torch import Tensor, nn
 
 from sterna.cli.main import main
 from sterna.model.config import ModelConfig
-from sterna.model.mixers.attention import Attention
-from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit
-from sterna.model.network.registry import TOKEN_MIXERS
-from sterna.model.onnx_float.check import FloatReport, GraphCodes, check_float, with_codes
-from sterna.model.onnx_float.operators import has_linear_attention, translations
-from sterna.model.onnx_float.writer import (
+from sterna.model.torch.mixers.attention import Attention
+from sterna.model.torch.network.mixer import State, TokenMixer
+from sterna.model.torch.network.projection import MixerInit
+from sterna.model.torch.network.registry import TOKEN_MIXERS
+from sterna.model.torch.onnx_float.check import FloatReport, GraphCodes, check_float, with_codes
+from sterna.model.torch.onnx_float.operators import has_linear_attention, translations
+from sterna.model.torch.onnx_float.writer import (
     ExportError,
     export_float,
     quietly,
     state_tensors,
     trace,
 )
-from sterna.model.stack.language_model import LanguageModel
-from sterna.model.study.contract import shaken
-from sterna.model.training.checkpoint import Checkpoint, save_checkpoint
+from sterna.model.torch.stack.language_model import LanguageModel
+from sterna.model.torch.study.contract import shaken
+from sterna.model.torch.training.checkpoint import Checkpoint, save_checkpoint
 
 
 def tiny(**choices: Any) -> ModelConfig:
@@ -108,7 +108,8 @@ def test_a_prompt_and_steps_after_it_run_by_what_the_files_say(exported):
 
 def test_a_wrong_weight_and_a_wrong_axis_are_noticed(exported, tmp_path, capsys, monkeypatch):
     wrong = tmp_path / "step.onnx"
-    monkeypatch.setattr("sterna.model.onnx_float.writer.export_float", lambda *_, **__: [wrong])
+    monkeypatch.setattr("sterna.model.torch.onnx_float.writer.export_float",
+                        lambda *_, **__: [wrong])
     command = ("export", exported.checkpoint, "-o", tmp_path, "--check", 40, "--quiet")
     proto = onnx.load(exported.folder / "step.onnx")
     weight = next(each for each in proto.graph.initializer if "embedding" in each.name)
@@ -314,7 +315,7 @@ def test_options_that_do_not_apply_are_refused(exported, tmp_path, capsys, monke
         assert message in refusal(capsys, "export", *arguments, "-o", tmp_path / "x", "--quiet")
     assert "--output of a checkpoint is a folder" in refusal(
         capsys, "export", path, "-o", tmp_path / "m.onnx", "--quiet")
-    monkeypatch.setattr("sterna.model.onnx_float.writer.has_linear_attention", lambda: False)
+    monkeypatch.setattr("sterna.model.torch.onnx_float.writer.has_linear_attention", lambda: False)
     assert "this onnxruntime does not have the operator LinearAttention" in refusal(
         capsys, "export", path, "-o", tmp_path / "x", "--linear-attention", "--quiet")
     assert "the graph is of the float model of a checkpoint" in refusal(

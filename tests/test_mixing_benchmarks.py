@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 
 from sterna.model.config import ModelConfig
-from sterna.model.network.recurrence import naive_mlgru
-from sterna.model.stack.language_model import LanguageModel
-from sterna.model.study.contract import shaken
-from sterna.model.training.checkpoint import Checkpoint, save_checkpoint
+from sterna.model.torch.network.recurrence import naive_mlgru
+from sterna.model.torch.stack.language_model import LanguageModel
+from sterna.model.torch.study.contract import shaken
+from sterna.model.torch.training.checkpoint import Checkpoint, save_checkpoint
 
 
 def test_cores_compute_what_they_are_called():

@@ -13,14 +13,14 @@ from mixer_parts import gates, values_and_gradients
 from torch import Tensor
 
 from sterna.model.cpp_library import NoCompilerError
-from sterna.model.native_cpu.kernels import kernels_of_library
-from sterna.model.native_cpu.library import kernel_library
-from sterna.model.network.bitlinear import bit_linear
-from sterna.model.network.gates import gated_scan, gated_silu, residual_sum
-from sterna.model.network.kernels import kernels_for, use_kernels
-from sterna.model.network.numerics import Limits, Numerics
-from sterna.model.network.recurrence import mlgru_scan, naive_mlgru
 from sterna.model.profile import S16
+from sterna.model.torch.native_cpu.kernels import kernels_of_library
+from sterna.model.torch.native_cpu.library import kernel_library
+from sterna.model.torch.network.bitlinear import bit_linear
+from sterna.model.torch.network.gates import gated_scan, gated_silu, residual_sum
+from sterna.model.torch.network.kernels import kernels_for, use_kernels
+from sterna.model.torch.network.numerics import Limits, Numerics
+from sterna.model.torch.network.recurrence import mlgru_scan, naive_mlgru
 
 PROCESSORS = ["native"]
 if platform.machine() == "x86_64":

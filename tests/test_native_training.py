@@ -12,12 +12,12 @@ from test_distributed import TORCHRUN
 from training_parts import CONFIG, Recorder, run
 
 from sterna.model.cpp_library import CppLibrary
-from sterna.model.native_cpu import kernels as native_kernels
-from sterna.model.native_cpu.kernels import cpu_kernels
-from sterna.model.native_cpu.library import KERNEL_SOURCES, kernel_library
-from sterna.model.training import state
-from sterna.model.training.checkpoint import load_checkpoint
-from sterna.model.training.recipe import Execution, Recording, TrainRecipe
+from sterna.model.torch.native_cpu import kernels as native_kernels
+from sterna.model.torch.native_cpu.kernels import cpu_kernels
+from sterna.model.torch.native_cpu.library import KERNEL_SOURCES, kernel_library
+from sterna.model.torch.training import state
+from sterna.model.torch.training.checkpoint import load_checkpoint
+from sterna.model.torch.training.recipe import Execution, Recording, TrainRecipe
 
 
 def test_without_a_compiler_or_with_the_switch_torch_computes_and_says_why(

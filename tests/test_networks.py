@@ -39,7 +39,7 @@ from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.plan import StageKind
 from sterna.model.quantized.recordings import Recordings, accuracy, read_frames, results_of
 from sterna.model.quantized.taps import TapRecorder
-from sterna.model.stack.network import Network
+from sterna.model.torch.stack.network import Network
 from sterna.sim.bench.runner import Simulator
 from sterna.sim.board import BoardSimulation
 from sterna.sim.core.reference import record_activations, tensor_names

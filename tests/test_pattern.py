@@ -6,18 +6,18 @@ import pytest
 from torch import Tensor
 
 from sterna.model.config import ModelConfig
-from sterna.model.mixers.recurrent import MLGRU
-from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit
-from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS, Registry
 from sterna.model.pattern import parse_pattern
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.torch.mixers.recurrent import MLGRU
+from sterna.model.torch.network.mixer import State, TokenMixer
+from sterna.model.torch.network.projection import MixerInit
+from sterna.model.torch.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS, Registry
+from sterna.model.torch.stack.language_model import LanguageModel
 
-BASE = "from sterna.model.network.mixer import TokenMixer"
+BASE = "from sterna.model.torch.network.mixer import TokenMixer"
 MINE = '''
 from torch import nn
-from sterna.model.network.mixer import TokenMixer
-from sterna.model.network.registry import token_mixer
+from sterna.model.torch.network.mixer import TokenMixer
+from sterna.model.torch.network.registry import token_mixer
 
 @token_mixer("shift_by_one")
 class Shift(TokenMixer):

@@ -38,16 +38,16 @@ from sterna.model.quantized.hgrn_bit import EPS, WIDTHS, Widths, hgrn_bit
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.real import run_real
 from sterna.model.quantized.taps import TapRecorder
-from sterna.model.stack.language_model import LanguageModel
-from sterna.model.stack.published import load_published, published_tensors
 from sterna.model.tokens.bpe_training import train_bpe
 from sterna.model.tokens.hub import HubTokenizer
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import BYTES
-from sterna.model.training.checkpoint import load_checkpoint
-from sterna.model.training.quantize import evaluate_checkpoint
-from sterna.model.training.recipe import TrainRecipe
-from sterna.model.training.train import train
+from sterna.model.torch.stack.language_model import LanguageModel
+from sterna.model.torch.stack.published import load_published, published_tensors
+from sterna.model.torch.training.checkpoint import load_checkpoint
+from sterna.model.torch.training.quantize import evaluate_checkpoint
+from sterna.model.torch.training.recipe import TrainRecipe
+from sterna.model.torch.training.train import train
 
 VOCAB = 320
 TEXT = "The moth is in the mist, and the mist is grey. Zwölf ☂ im Moor.\n" * 4

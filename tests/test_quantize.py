@@ -10,16 +10,16 @@ from torch.nn import functional
 
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import builtin_corpus
-from sterna.model.network.quantizers import ternarize
 from sterna.model.profile import C12, PROFILES
 from sterna.model.quantized.evaluate import evaluate, surprisal_bits
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
-from sterna.model.stack.evaluate import heldout_bpb
-from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokenizer import encode
-from sterna.model.training.checkpoint import Checkpoint, save_checkpoint
-from sterna.model.training.quantize import quantize, quantize_checkpoint
+from sterna.model.torch.network.quantizers import ternarize
+from sterna.model.torch.stack.evaluate import heldout_bpb
+from sterna.model.torch.stack.language_model import LanguageModel
+from sterna.model.torch.training.checkpoint import Checkpoint, save_checkpoint
+from sterna.model.torch.training.quantize import quantize, quantize_checkpoint
 
 NANO = ModelConfig.named("nano")
 

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from training_parts import CONFIG, CORPUS, RECIPE, Recorder, assert_same_weights, run
 
 from sterna.model.config import ModelConfig
-from sterna.model.network.bitlinear import bit_linear, float_linear
 from sterna.model.profile import C12
-from sterna.model.stack.evaluate import heldout_bpb
-from sterna.model.stack.language_model import LanguageModel
-from sterna.model.training.checkpoint import load_checkpoint
-from sterna.model.training.distributed import Processes
-from sterna.model.training.optimizer import WeightAverage
-from sterna.model.training.quantize import quantize_checkpoint
-from sterna.model.training.recipe import SETTINGS, Execution, Recording, TrainRecipe
-from sterna.model.training.record import CodeWatch, overall
+from sterna.model.torch.network.bitlinear import bit_linear, float_linear
+from sterna.model.torch.stack.evaluate import heldout_bpb
+from sterna.model.torch.stack.language_model import LanguageModel
+from sterna.model.torch.training.checkpoint import load_checkpoint
+from sterna.model.torch.training.distributed import Processes
+from sterna.model.torch.training.optimizer import WeightAverage
+from sterna.model.torch.training.quantize import quantize_checkpoint
+from sterna.model.torch.training.recipe import SETTINGS, Execution, Recording, TrainRecipe
+from sterna.model.torch.training.record import CodeWatch, overall
 
 TWO = TrainRecipe(schedule="two-stage", warmup_steps=0)
 

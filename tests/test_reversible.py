@@ -12,9 +12,9 @@ from mixer_parts import normal
 from torch import Tensor
 
 from sterna.model.config import ModelConfig
-from sterna.model.network.mixer import State
-from sterna.model.stack.block import run_reversible
-from sterna.model.stack.language_model import LanguageModel, ModelState
+from sterna.model.torch.network.mixer import State
+from sterna.model.torch.stack.block import run_reversible
+from sterna.model.torch.stack.language_model import LanguageModel, ModelState
 
 MIXERS = "mlgru + attention + local(block=3) + reformer(bucket=2, buckets=4, causal=true)"
 """States that stay, that grow, that are forgotten, and one with whole numbers in it."""

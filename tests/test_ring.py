@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sterna.model.config import ModelConfig
-from sterna.model.mixers.attention import Attention, RingAttention
-from sterna.model.network.projection import MixerInit
-from sterna.model.parallel import ring
-from sterna.model.parallel.context import context_parallel, own_part
-from sterna.model.parallel.recurrence import mlgru_scan_parallel
-from sterna.model.parallel.ring import ring_attention
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.torch.mixers.attention import Attention, RingAttention
+from sterna.model.torch.network.projection import MixerInit
+from sterna.model.torch.parallel import ring
+from sterna.model.torch.parallel.context import context_parallel, own_part
+from sterna.model.torch.parallel.recurrence import mlgru_scan_parallel
+from sterna.model.torch.parallel.ring import ring_attention
+from sterna.model.torch.stack.language_model import LanguageModel
 
 TIME, WIDTH = 24, 6
 

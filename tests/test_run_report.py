@@ -17,7 +17,7 @@ from rich.console import Console
 from training_parts import FILES, RECIPE, Recorder, contents, run
 
 from sterna.cli.reports.run_page import write_run_report
-from sterna.model.training.metrics import (
+from sterna.model.torch.training.metrics import (
     COLUMNS,
     CodeShares,
     CodesWriter,
@@ -28,15 +28,15 @@ from sterna.model.training.metrics import (
     read_codes,
     read_metrics,
 )
-from sterna.model.training.progress import (
+from sterna.model.torch.training.progress import (
     BarReporter,
     LineReporter,
     TrainProgress,
     default_reporter,
 )
-from sterna.model.training.recipe import Recording
-from sterna.model.training.record import SampleWriter, read_samples
-from sterna.model.training.run_folder import RunFolder
+from sterna.model.torch.training.recipe import Recording
+from sterna.model.torch.training.record import SampleWriter, read_samples
+from sterna.model.torch.training.run_folder import RunFolder
 
 
 def test_a_run_leaves_what_its_report_tells(tmp_path: Path) -> None:

@@ -21,14 +21,14 @@ from training_parts import run as run_model
 
 from sterna.model.config import ModelConfig
 from sterna.model.quantized.evaluate import Evaluation
-from sterna.model.stack.evaluate import heldout_bpb
-from sterna.model.training import run_folder
-from sterna.model.training import train as loop
-from sterna.model.training.checkpoint import load_checkpoint, save_checkpoint
-from sterna.model.training.metrics import read_metrics
-from sterna.model.training.recipe import Recording, TrainRecipe
-from sterna.model.training.run_folder import RunFolder
-from sterna.model.training.train import TrainResult
+from sterna.model.torch.stack.evaluate import heldout_bpb
+from sterna.model.torch.training import run_folder
+from sterna.model.torch.training import train as loop
+from sterna.model.torch.training.checkpoint import load_checkpoint, save_checkpoint
+from sterna.model.torch.training.metrics import read_metrics
+from sterna.model.torch.training.recipe import Recording, TrainRecipe
+from sterna.model.torch.training.run_folder import RunFolder
+from sterna.model.torch.training.train import TrainResult
 
 CONFIG = ModelConfig(d=8, layers=1, dff=8)
 RECIPE = TrainRecipe(batch=2, window=16, warmup_steps=2, float_start=0.0)
@@ -72,7 +72,7 @@ def test_a_run_that_fails_leaves_the_checkpoint_before_it_and_torch_as_it_was(
 
 HOLD = """
 import sys, time
-from sterna.model.training.run_folder import RunFolder
+from sterna.model.torch.training.run_folder import RunFolder
 with RunFolder(sys.argv[1]).locked():
     print("locked", flush=True)
     time.sleep(600)

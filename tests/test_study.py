@@ -22,9 +22,9 @@ from sterna.cli.study import mixers
 from sterna.cli.study.run import settings_text
 from sterna.cli.study.tables import findings, study_tables
 from sterna.model.config import ModelConfig
-from sterna.model.network.registry import TOKEN_MIXERS
-from sterna.model.stack.language_model import Classifier, LanguageModel
-from sterna.model.study.cells import (
+from sterna.model.torch.network.registry import TOKEN_MIXERS
+from sterna.model.torch.stack.language_model import Classifier, LanguageModel
+from sterna.model.torch.study.cells import (
     Costs,
     StoppedError,
     TrainingCell,
@@ -34,7 +34,7 @@ from sterna.model.study.cells import (
     measure_costs,
     one_thread,
 )
-from sterna.model.study.plan import (
+from sterna.model.torch.study.plan import (
     MOST_RATES,
     QUICK,
     SWEPT_ROWS,
@@ -42,8 +42,8 @@ from sterna.model.study.plan import (
     default_entries,
     summarize,
 )
-from sterna.model.study.rows import Row, _sources, code_hash, find_row
-from sterna.model.study.tasks import (
+from sterna.model.torch.study.rows import Row, _sources, code_hash, find_row
+from sterna.model.torch.study.tasks import (
     DigitsTask,
     RecallTask,
     TextTask,
@@ -68,7 +68,8 @@ def cell(row: Row, budget: str = "tokens", task: RecallTask | TextTask = RECALL,
 def test_a_budget_of_tokens_ends_with_them_and_one_of_seconds_with_the_processor_time(monkeypatch):
     task = replace(RECALL, tokens=5 * 28, seconds=3.5)
     ticks = iter(range(1000))
-    monkeypatch.setattr("sterna.model.study.cells.time.process_time", lambda: float(next(ticks)))
+    monkeypatch.setattr("sterna.model.torch.study.cells.time.process_time",
+                        lambda: float(next(ticks)))
     by_tokens, by_seconds = (
         fit(task.model(MLGRU, 0), task, budget, recipe_for("ternary", task), seed=0)
         for budget in ("tokens", "seconds"))
@@ -361,7 +362,7 @@ def test_seconds_are_those_of_training_alone(monkeypatch):
             return TextTask.sample(self, step, seed)
 
     read = []
-    monkeypatch.setattr("sterna.model.study.cells.time.process_time", lambda: now)
+    monkeypatch.setattr("sterna.model.torch.study.cells.time.process_time", lambda: now)
     task = Slow(d=16, layers=1, batch=2, window=16, seconds=4.0)
     done = fit(task.model(MLGRU, 0), task, "seconds", recipe_for("ternary", task), seed=0)
     assert (done.steps, done.seconds) == (4, 4.0)
@@ -412,7 +413,7 @@ def test_processes_are_started_deaf_to_ctrl_c(tmp_path, monkeypatch):
             pass
 
     before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr("sterna.model.study.cells.ProcessPoolExecutor", Pool)
+    monkeypatch.setattr("sterna.model.torch.study.cells.ProcessPoolExecutor", Pool)
     make_cells([cell(find_row("mlgru"), seed=seed) for seed in (0, 1)], tmp_path, 2,
                lambda each, result, error: None)
     assert heard == [signal.SIG_IGN] * 2

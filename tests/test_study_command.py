@@ -14,8 +14,8 @@ from study_parts import OWN, own_mixer
 from sterna.cli.study import run as study_run
 from sterna.cli.study.run import core_costs, study_markdown
 from sterna.model.config import ModelConfig
-from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
-from sterna.model.study.cells import TrainingCell
+from sterna.model.torch.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
+from sterna.model.torch.study.cells import TrainingCell
 
 ARGUMENTS = ("mixers", "--d", "16", "--budget", "1e-6", "--seeds", "1", "--jobs", "1")
 

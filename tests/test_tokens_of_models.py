@@ -25,12 +25,12 @@ from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.evaluate import evaluate, surprisal_bits
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
-from sterna.model.stack.evaluate import heldout_bpb
-from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.bpe_training import train_bpe
 from sterna.model.tokens.files import load_tokenizer
 from sterna.model.tokens.tokenizer import BYTES
+from sterna.model.torch.stack.evaluate import heldout_bpb
+from sterna.model.torch.stack.language_model import LanguageModel
 from sterna.sim.core.reference import answer
 
 TEXT = bundled_heldout()[:6000]

@@ -24,20 +24,20 @@ from training_parts import (
 )
 
 from sterna.model.corpus import Corpus
-from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit
 from sterna.model.quantized.sampling import Sampler
-from sterna.model.stack.evaluate import heldout_bpb, sample_tokens
-from sterna.model.stack.language_model import Classifier, LanguageModel
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import ByteTokenizer
-from sterna.model.training.checkpoint import load_checkpoint
-from sterna.model.training.distributed import Processes
-from sterna.model.training.metrics import read_metrics
-from sterna.model.training.optimizer import adamw
-from sterna.model.training.recipe import Execution, Recording, TrainRecipe
-from sterna.model.training.state import RunSettings, TrainState, add_gradient
-from sterna.model.training.windows import WindowSampler
+from sterna.model.torch.network.mixer import State, TokenMixer
+from sterna.model.torch.network.projection import MixerInit
+from sterna.model.torch.stack.evaluate import heldout_bpb, sample_tokens
+from sterna.model.torch.stack.language_model import Classifier, LanguageModel
+from sterna.model.torch.training.checkpoint import load_checkpoint
+from sterna.model.torch.training.distributed import Processes
+from sterna.model.torch.training.metrics import read_metrics
+from sterna.model.torch.training.optimizer import adamw
+from sterna.model.torch.training.recipe import Execution, Recording, TrainRecipe
+from sterna.model.torch.training.state import RunSettings, TrainState, add_gradient
+from sterna.model.torch.training.windows import WindowSampler
 
 
 def test_training_learns_and_leaves_its_files(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(
             next(model.parameters()).grad[0, 0] = math.inf
         return result
 
-    monkeypatch.setattr("sterna.model.training.state.add_gradient", spoiled)
+    monkeypatch.setattr("sterna.model.torch.training.state.add_gradient", spoiled)
     recorder, recipe = Recorder(), replace(RECIPE, carry_state=True, ema=0.9)
     result = run(tmp_path, 10, recipe=recipe, reporter=recorder,
                  recording=Recording(heldout_steps=4))

@@ -14,16 +14,16 @@ from command_line import settings
 from training_parts import CONFIG, CORPUS, RECIPE, Recorder, assert_same_weights, run
 
 from sterna.model.corpus import Corpus
-from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
-from sterna.model.training.metrics import read_metrics
-from sterna.model.training.state import TrainState
+from sterna.model.torch.training.checkpoint import CheckpointError, load_checkpoint
+from sterna.model.torch.training.metrics import read_metrics
+from sterna.model.torch.training.state import TrainState
 
 CHILD = f"""
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from training_parts import run
-from sterna.model.training.recipe import Recording
+from sterna.model.torch.training.recipe import Recording
 result = run(Path(sys.argv[1]), int(sys.argv[2]), auto_resume=True, quiet=False,
              recording=Recording(checkpoint_steps=7))
 print("done", result.step)

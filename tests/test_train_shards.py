@@ -21,8 +21,8 @@ from sterna.model.shards.text import ShardText
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
-from sterna.model.training.checkpoint import load_checkpoint, save_checkpoint
-from sterna.model.training.recipe import TrainRecipe
+from sterna.model.torch.training.checkpoint import load_checkpoint, save_checkpoint
+from sterna.model.torch.training.recipe import TrainRecipe
 
 pytestmark = pytest.mark.usefixtures("no_seconds")
 TEXT = "Shards hold tokens; a window may cross from one to the next.\n" * 200

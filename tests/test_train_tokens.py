@@ -15,15 +15,15 @@ from training_parts import run as run_model
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
 from sterna.model.profile import C12
-from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer, Tokenizer
-from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
-from sterna.model.training.heldout import heldout_of_run
-from sterna.model.training.recipe import Recording, TrainRecipe
-from sterna.model.training.state import add_gradient, next_token_loss
-from sterna.model.training.windows import WindowSampler
+from sterna.model.torch.stack.language_model import LanguageModel
+from sterna.model.torch.training.checkpoint import CheckpointError, load_checkpoint
+from sterna.model.torch.training.heldout import heldout_of_run
+from sterna.model.torch.training.recipe import Recording, TrainRecipe
+from sterna.model.torch.training.state import add_gradient, next_token_loss
+from sterna.model.torch.training.windows import WindowSampler
 
 PAIRS = BytePairTokenizer([(116, 104), (256, 101), (257, 32), (97, 114)])
 TEXT = "".join(f"the {i} parts are there {i * i} times. " for i in range(300)).encode()

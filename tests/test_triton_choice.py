@@ -7,8 +7,8 @@ import importlib
 import pytest
 import torch
 
-from sterna.model.network import kernels
-from sterna.model.network.kernels import by_triton
+from sterna.model.torch.network import kernels
+from sterna.model.torch.network.kernels import by_triton
 
 
 def test_tensors_that_are_not_on_a_gpu_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:

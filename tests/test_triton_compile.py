@@ -17,7 +17,7 @@ pytest.importorskip("triton", reason="Triton is in the extra triton")
 
 from triton_aot import ARCHITECTURES, KERNELS, Compiled, Sizes, compile_form
 
-from sterna.model.triton_kernels.kernel import INTERPRETED, Form, Kernel
+from sterna.model.torch.triton_kernels.kernel import INTERPRETED, Form, Kernel
 
 if INTERPRETED:
     pytest.skip("the interpreter has no compiler", allow_module_level=True)

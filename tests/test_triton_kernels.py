@@ -20,14 +20,14 @@ import triton_gpu
 from triton_aot import KERNELS
 
 from sterna.model.config import ModelConfig
-from sterna.model.network import quantizers
-from sterna.model.network.bitlinear import bit_linear
-from sterna.model.network.kernels import by_triton
-from sterna.model.network.recurrence import mlgru_scan
-from sterna.model.stack.language_model import LanguageModel
-from sterna.model.triton_kernels import absmax, bitlinear, recurrence, ternary
-from sterna.model.triton_kernels.kernel import INTERPRETED, Form, Kernel
-from sterna.model.triton_kernels.limits import WIDEST_ROW
+from sterna.model.torch.network import quantizers
+from sterna.model.torch.network.bitlinear import bit_linear
+from sterna.model.torch.network.kernels import by_triton
+from sterna.model.torch.network.recurrence import mlgru_scan
+from sterna.model.torch.stack.language_model import LanguageModel
+from sterna.model.torch.triton_kernels import absmax, bitlinear, recurrence, ternary
+from sterna.model.torch.triton_kernels.kernel import INTERPRETED, Form, Kernel
+from sterna.model.torch.triton_kernels.limits import WIDEST_ROW
 
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs TRITON_INTERPRET=1 or a GPU", allow_module_level=True)

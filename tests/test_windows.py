@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sterna.model.corpus import Corpus
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import ByteTokenizer
-from sterna.model.training.recipe import TrainRecipe
-from sterna.model.training.windows import WindowSampler, shuffled
+from sterna.model.torch.training.recipe import TrainRecipe
+from sterna.model.torch.training.windows import WindowSampler, shuffled
 
 
 def sampler_of(text: bytes, recipe: TrainRecipe, seed: int) -> WindowSampler:

@@ -12,9 +12,9 @@ from torch import Tensor
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
 from sterna.model.tokens.text import TokenText
-from sterna.model.training.progress import TrainProgress, TrainReporter
-from sterna.model.training.recipe import Execution, TrainRecipe
-from sterna.model.training.train import TrainResult, train
+from sterna.model.torch.training.progress import TrainProgress, TrainReporter
+from sterna.model.torch.training.recipe import Execution, TrainRecipe
+from sterna.model.torch.training.train import TrainResult, train
 
 __all__ = ["CONFIG", "CORPUS", "FILES", "ONE_THREAD", "RECIPE", "SENTENCES", "Recorder",
            "assert_same_weights", "contents", "run"]

@@ -17,7 +17,7 @@ from sterna.cli.terminal.tables import Table
 from sterna.hw.fpga.families import FAMILIES
 from sterna.hw.tools.process import FST_HEADERS, has_header
 from sterna.model.extras import install_command
-from sterna.model.native_cpu.library import SWITCH, kernel_library, switched_off
+from sterna.model.torch.native_cpu.library import SWITCH, kernel_library, switched_off
 
 __all__ = ["COMMANDS", "doctor"]
 

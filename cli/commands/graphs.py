@@ -161,9 +161,9 @@ def _export_checkpoint(
                          f"got {folder}")
     check_folder(folder)
     stage(f"load {path}", quick=True)
-    from sterna.model.onnx_float.check import LARGEST_DIFFERENCE, check_float
-    from sterna.model.onnx_float.writer import export_float
-    from sterna.model.training.checkpoint import load_checkpoint
+    from sterna.model.torch.onnx_float.check import LARGEST_DIFFERENCE, check_float
+    from sterna.model.torch.onnx_float.writer import export_float
+    from sterna.model.torch.training.checkpoint import load_checkpoint
     model = load_checkpoint(path).model()
     stage(f"trace {model.config.mixer} in float32")
     for file in export_float(
@@ -344,8 +344,8 @@ def _pieces_of_checkpoint(
     from sterna.export.runtime.generate import Piece, prompt_tokens
     with Stages(quiet) as stage:
         stage(f"load {path}", quick=True)
-        from sterna.model.stack.evaluate import sample_tokens
-        from sterna.model.training.checkpoint import load_checkpoint
+        from sterna.model.torch.stack.evaluate import sample_tokens
+        from sterna.model.torch.training.checkpoint import load_checkpoint
         checkpoint = load_checkpoint(path)
         model = checkpoint.model()
         tokenizer = fitted(checkpoint.tokenizer, model.config.vocab)

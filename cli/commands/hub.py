@@ -91,8 +91,8 @@ def push_folder(
     check_replaceable(output)
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
-        from sterna.model.stack.published import published_files
-        from sterna.model.training.checkpoint import load_checkpoint
+        from sterna.model.torch.stack.published import published_files
+        from sterna.model.torch.training.checkpoint import load_checkpoint
         stage("write the folder")
         trained = load_checkpoint(checkpoint)
         facts = {"tokenizer": trained.tokenizer.kind, "text": trained.corpus_name,

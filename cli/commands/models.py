@@ -77,9 +77,9 @@ def evaluate(
                 "sterna quantize")
         with Stages(quiet) as stage:
             stage("load torch", quick=True)
-            from sterna.model.training.checkpoint import load_checkpoint
-            from sterna.model.training.heldout import heldout_of_run
-            from sterna.model.training.quantize import evaluate_checkpoint
+            from sterna.model.torch.training.checkpoint import load_checkpoint
+            from sterna.model.torch.training.heldout import heldout_of_run
+            from sterna.model.torch.training.quantize import evaluate_checkpoint
             checkpoint = load_checkpoint(model)
             tokenizer = fitted(checkpoint.tokenizer, checkpoint.config.vocab)
             own = None if text is not None else heldout_of_run(checkpoint)

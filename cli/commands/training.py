@@ -31,11 +31,16 @@ from sterna.model.tokenizer import ASCII_VOCAB
 from sterna.model.tokens.files import fitted, load_tokenizer
 from sterna.model.tokens.text import MemoryText, TokenText
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
-from sterna.model.training.recipe import TrainRecipe, TrainSettings, parse_setting, read_settings
-from sterna.model.training.run_folder import RunFolder
+from sterna.model.torch.training.recipe import (
+    TrainRecipe,
+    TrainSettings,
+    parse_setting,
+    read_settings,
+)
+from sterna.model.torch.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from sterna.model.training.train import TrainResult
+    from sterna.model.torch.training.train import TrainResult
 
 __all__ = ["COMMANDS", "in_tokens", "quantize", "report_run", "train"]
 
@@ -127,9 +132,9 @@ def train(
         resume=resume, auto_resume=auto_resume, overwrite=overwrite)
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
-        from sterna.model.training.distributed import joined
-        from sterna.model.training.train import train as run_training
-        from sterna.model.training.train import training_device
+        from sterna.model.torch.training.distributed import joined
+        from sterna.model.torch.training.train import train as run_training
+        from sterna.model.torch.training.train import training_device
     if shards is not None:
         corpus: Corpus | TokenText = shards
         say(f"{shards.name}: {len(shards):,} tokens of {shards.index.train.bytes:,} bytes to train "
@@ -275,7 +280,7 @@ def quantize(
     check_file(output)
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
-        from sterna.model.training.quantize import quantize_checkpoint
+        from sterna.model.torch.training.quantize import quantize_checkpoint
         data = None if text is None else read_text(text)
         model = quantize_checkpoint(checkpoint, numbers, heldout=data, note=stage)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ from sterna.hw.flow.report import CellCounts
 from sterna.model.files import write_atomically
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.bundled import BUNDLED, BUNDLED_NETWORK, bundled_metrics
-from sterna.model.training.metrics import draw_loss
+from sterna.model.torch.training.metrics import draw_loss
 
 if TYPE_CHECKING:
     from sterna.export.float.reference import TensorError

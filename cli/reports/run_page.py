@@ -17,13 +17,13 @@ from sterna.export.float.reference import rounding_errors
 from sterna.model.files import write_atomically
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.tokens.files import fitted
-from sterna.model.training.metrics import CodeShares, loss_limits, read_codes, read_metrics
-from sterna.model.training.run_folder import RunFolder
+from sterna.model.torch.training.metrics import CodeShares, loss_limits, read_codes, read_metrics
+from sterna.model.torch.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sterna.model.training.checkpoint import Checkpoint
+    from sterna.model.torch.training.checkpoint import Checkpoint
 
 __all__ = ["write_run_report"]
 
@@ -35,8 +35,8 @@ def write_run_report(folder: RunFolder, path: Path | None = None) -> Path:
 
     The page omits files missing from runs of older versions.
     """
-    from sterna.model.training.checkpoint import load_checkpoint
-    from sterna.model.training.record import read_samples
+    from sterna.model.torch.training.checkpoint import load_checkpoint
+    from sterna.model.torch.training.record import read_samples
 
     checkpoint = load_checkpoint(folder.path)
     columns = read_metrics(folder.metrics)
@@ -72,7 +72,7 @@ def _verdict(checkpoint: Checkpoint, columns: Mapping[str, Sequence[float]]) -> 
 
 def _layers(checkpoint: Checkpoint, codes: Mapping[int, Mapping[str, CodeShares]]) -> str:
     """Every projection: its loss by ternary weights, and its last recorded codes."""
-    from sterna.model.training.record import ternary_errors
+    from sterna.model.torch.training.record import ternary_errors
 
     errors = ternary_errors(checkpoint.model())
     if not errors:
@@ -92,7 +92,7 @@ def _layers(checkpoint: Checkpoint, codes: Mapping[int, Mapping[str, CodeShares]
 
 def _integers(checkpoint: Checkpoint) -> str:
     """The loss by the profile's integers, per layer; empty for a model without them."""
-    from sterna.model.training.quantize import quantize
+    from sterna.model.torch.training.quantize import quantize
 
     if not checkpoint.config.has_integer_form:
         return ""

@@ -18,8 +18,8 @@ from sterna.model.config import WEIGHTS
 from sterna.model.extras import install_command
 
 if TYPE_CHECKING:
-    from sterna.model.study.rows import Row
-    from sterna.model.study.tasks import Task
+    from sterna.model.torch.study.rows import Row
+    from sterna.model.torch.study.tasks import Task
 
 __all__ = ["COMMANDS", "mixers"]
 
@@ -88,8 +88,8 @@ def mixers(
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
         from sterna.cli.study.run import run_study
-        from sterna.model.study.cells import Costs
-        from sterna.model.study.plan import Study, default_entries, entries_of
+        from sterna.model.torch.study.cells import Costs
+        from sterna.model.torch.study.plan import Study, default_entries, entries_of
         stage("check the rows", quick=True)
         if budget is None:
             budget = _QUICK if quick else 1.0
@@ -107,7 +107,7 @@ def _tasks(
     asked: list[str] | None, budget: float, d: int, window: int | None, text: Path | None,
 ) -> list[Task]:
     """The requested tasks, or all, of the given size."""
-    from sterna.model.study.tasks import DigitsTask, RecallTask, TextTask
+    from sterna.model.torch.study.tasks import DigitsTask, RecallTask, TextTask
     if not 0 < budget <= 1e6:
         raise ValueError(f"--budget must be above 0, up to a million, got {budget}")
     check_whole("--d", d, 1, 65536 // 3)      # channel mixers are 3 times as wide
@@ -130,8 +130,8 @@ def _tasks(
 
 def _rows(mixer: list[str] | None, channel: str | None, weights: str | None) -> list[Row]:
     """The requested rows."""
-    from sterna.model.network.registry import TOKEN_MIXERS
-    from sterna.model.study.rows import NAMED_ROWS, find_row
+    from sterna.model.torch.network.registry import TOKEN_MIXERS
+    from sterna.model.torch.study.rows import NAMED_ROWS, find_row
     if not mixer:
         for option, value in (("--channel", channel), ("--weights", weights)):
             if value is not None:
@@ -149,7 +149,7 @@ def _rows(mixer: list[str] | None, channel: str | None, weights: str | None) -> 
 
 def _swept(entries: tuple[Any, ...], sweep: bool | None, off: bool) -> tuple[str, ...]:
     """The rows whose learning rate is swept."""
-    from sterna.model.study.plan import SWEPT_ROWS
+    from sterna.model.torch.study.plan import SWEPT_ROWS
     if sweep is None:
         sweep_names = () if off else SWEPT_ROWS
     else:
@@ -159,7 +159,7 @@ def _swept(entries: tuple[Any, ...], sweep: bool | None, off: bool) -> tuple[str
 
 def _list(rows: list[Row], as_json: bool) -> int:
     """List all mixers by name, or those of rows."""
-    from sterna.model.study.rows import list_mixers
+    from sterna.model.torch.study.rows import list_mixers
     found = list_mixers(rows)
     if as_json:
         print_json(found)

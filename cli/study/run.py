@@ -23,8 +23,8 @@ from sterna.model.files import write_atomically
 from sterna.model.profile import S16
 
 if TYPE_CHECKING:
-    from sterna.model.study.cells import Cell
-    from sterna.model.study.plan import Study
+    from sterna.model.torch.study.cells import Cell
+    from sterna.model.torch.study.plan import Study
 
 __all__ = ["core_costs", "run_study", "settings_text", "study_markdown", "write_study"]
 
@@ -34,7 +34,7 @@ def run_study(study: Study, output: Path, jobs: int, *, quiet: bool, as_json: bo
 
     After Ctrl-C the results so far are written and printed.
     """
-    from sterna.model.study.plan import summarize
+    from sterna.model.torch.study.plan import summarize
     cells = output / "cells"
     cells.mkdir(parents=True, exist_ok=True)
     failed: list[str] = []
@@ -60,7 +60,7 @@ def run_study(study: Study, output: Path, jobs: int, *, quiet: bool, as_json: bo
 
 def _make(label: str, cells: list[Cell], folder: Path, jobs: int, quiet: bool) -> list[str]:
     """Make cells with progress; return the errors."""
-    from sterna.model.study.cells import make_cells
+    from sterna.model.torch.study.cells import make_cells
     failed: list[str] = []
     different = {cell.path(folder): cell for cell in cells}.values()
     total = len(different)

@@ -10,7 +10,7 @@ from sterna.cli.terminal.tables import Table
 __all__ = ["Found", "findings", "order", "recall_bounds", "study_tables"]
 
 Found: TypeAlias = dict[str, Any]
-"""The result of :func:`sterna.model.study.plan.summarize`."""
+"""The result of :func:`sterna.model.torch.study.plan.summarize`."""
 
 _COUNTED_AT = "1024"
 """The token to count where there is room for only one."""

@@ -9,10 +9,10 @@ import inspect
 import re
 from pathlib import Path
 
-from sterna.model import mixers
 from sterna.model.files import write_atomically
-from sterna.model.network.mixer import Mixer
-from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS, Registry
+from sterna.model.torch import mixers
+from sterna.model.torch.network.mixer import Mixer
+from sterna.model.torch.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS, Registry
 
 PAGE = Path(__file__).parents[1] / "mixer-formulas.md"
 _HEAD = """# Every mixer: formula, cost, picture

@@ -16,11 +16,11 @@ import matplotlib.image
 import numpy as np
 import torch
 
-import sterna.model.mixers  # noqa: F401  (registers them)
+import sterna.model.torch.mixers  # noqa: F401  (registers them)
 from sterna.model.files import write_atomically
-from sterna.model.network.projection import MixerInit
-from sterna.model.network.registry import TOKEN_MIXERS
 from sterna.model.pattern import Choice
+from sterna.model.torch.network.projection import MixerInit
+from sterna.model.torch.network.registry import TOKEN_MIXERS
 
 FOLDER = Path(__file__).parents[1] / "mixers"
 D, LENGTH, PIXELS, INPUTS = 32, 32, 6, 4

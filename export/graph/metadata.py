@@ -37,7 +37,7 @@ RECORDS, _TOKENIZER = "sterna.records", "sterna.tokenizer"
 _FRACTION_BITS = "sterna.fraction_bits"
 LAYER_FORMAT = "sterna onnx layer"
 """Format name in the file of a single layer, without a language model."""
-_FLOAT_FORMAT = "sterna float onnx"     # of model/onnx_float, which needs torch
+_FLOAT_FORMAT = "sterna float onnx"     # of model/torch/onnx_float, which needs torch
 
 
 class OnnxFileError(ValueError):

@@ -1,0 +1,1 @@
+"""The float model and its training: the one folder that imports torch."""

@@ -1,0 +1,1 @@
+"""Sources of the folder, with the names of a model `model`, and gaps between @ signs."""

@@ -1,0 +1,24 @@
+#include "model.h"
+
+#include <string.h>
+
+#if (-1 >> 1) != -1
+#error "a negative number must keep its sign when it is shifted right"
+#endif
+
+#define STORED @STORED@       /* bytes of a number in the weights */
+typedef model_value value;
+typedef int@WIDE_BITS@_t wide;         /* holds a product of two values; docs/numerics.md of Sterna proves it */
+
+@ARITHMETIC@
+
+const model_value *model_step(const uint8_t *weights, model_state *state, model_scratch *s,
+                              @INPUT@)
+{
+@LOCALS@@CHECK@@CALLS@
+    return @RESULT@;
+}
+
+@TEST@
+@SAMPLER@
+@TOKENIZER@

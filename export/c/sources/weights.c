@@ -1,0 +1,5 @@
+#include "model.h"
+
+const uint8_t model_weights[MODEL_WEIGHTS] = {
+@BYTES@
+};

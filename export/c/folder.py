@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from sterna.export.c.layers import folded
 from sterna.export.c.step import Step
 from sterna.export.forms.selftest import digest_of, sample_steps
 from sterna.model.folder import write_folder
@@ -81,9 +82,10 @@ def export_c(
         contents[f"{name}_weights.c"] = _source(
             "weights.c", {"BYTES": _table(step.weights, "{}", "    ", 20)}, name)
     return write_folder(Path(folder), contents, {
-        "kind": "c", "version": version("sterna"), "name": name, "model_sha256": model.sha256,
+        "kind": "c", "made": [name], "version": version("sterna"), "name": name, "model_sha256": model.sha256,
         "weights": len(step.weights), "state": gaps["STATE_BYTES"],
-        "scratch": gaps["SCRATCH_BYTES"], "value_bits": step.value_bits})
+        "scratch": gaps["SCRATCH_BYTES"], "value_bits": step.value_bits,
+        "layers": len(model.states), "results": model.records[-1].width})
 
 
 def _gaps(model: QuantizedModel, step: Step, name: str, blob: bool) -> dict[str, Any]:
@@ -91,6 +93,8 @@ def _gaps(model: QuantizedModel, step: Step, name: str, blob: bool) -> dict[str,
     entry, logit, layers = model.entry, model.logit, len(model.states)
     steps = sample_steps(entry, _BATCH, _LENGTH)
     value_bytes = step.value_bits // 8
+    lines = folded(step.calls)
+    loops = len(lines) != len(step.calls)
     gaps: dict[str, Any] = {
         "NAME": name, "VERSION": version("sterna"), "SHA256": model.sha256, "RESULTS": model.records[-1].width,
         "RESULT_NAME": entry.result, "FRAC": logit.frac, "LAYERS": layers,
@@ -98,11 +102,13 @@ def _gaps(model: QuantizedModel, step: Step, name: str, blob: bool) -> dict[str,
         "STORED": step.stored_bytes, "LENGTH": _LENGTH,
         "STATE_BYTES": layers * model.states[0].width * value_bytes,
         "SCRATCH_BYTES": sum(length * (1 if kind == "int8_t" else value_bytes)
-                             for kind, length in step.buffers.values()),
+                             for kind, length in step.places.values()),
         "SCRATCH": "\n".join(f"    {'model_value' if kind == 'value' else kind} {own}[{length}];"
-                             for own, (kind, length) in step.buffers.items()),
-        "LOCALS": "".join(f"    {kind} {own};\n" for own, kind in step.numbers.items()),
-        "CALLS": "\n".join(_wrapped(call) for call in step.calls), "RESULT": step.result,
+                             for own, (kind, length) in step.places.items() if length),
+        "LOCALS": "".join(f"    {kind} {own};\n" for own, (kind, length) in step.places.items()
+                          if not length)
+                  + ("    const uint8_t *w = weights;\n    int layer;\n" if loops else ""),
+        "CALLS": "\n".join(map(_wrapped, lines)), "RESULT": step.result,
         "SHAPE": f"[{entry.shape[0]}]" if entry.shape else "",
         "STEPS": _nested(steps), "FIRST": _words(_fractions(8, 2)),
         "ROUNDS": _words(_fractions(64, 3)),
@@ -205,10 +211,10 @@ def _enum(**numbers: int) -> str:
     return "\n".join(f"    MODEL_{name} = {value}," for name, value in numbers.items())
 
 
-def _wrapped(call: str) -> str:
-    """A call in lines of at most 100 characters."""
-    indent = " " * (call.index("(") + 5)
-    return textwrap.fill(call, 100, initial_indent="    ", subsequent_indent=indent)
+def _wrapped(line: str) -> str:
+    """A line in ones of at most 100 characters, indented like its arguments."""
+    return textwrap.fill(line, 100, subsequent_indent=" " * (line.find("(") + 1),
+                         drop_whitespace=True, break_on_hyphens=False)
 
 
 def _table(values: Iterable[object], form: str, indent: str, per_line: int) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
 from itertools import pairwise
 
 import numpy as np
 
-from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.bounds import tensor_bounds
 from sterna.model.quantized.records import (
@@ -34,7 +34,6 @@ from sterna.model.quantized.records import (
 
 __all__ = ["Step", "pack_groups"]
 
-_UNLIMITED = 1 - (1 << 31), (1 << 31) - 1
 
 
 class Step:
@@ -44,10 +43,9 @@ class Step:
     ----------
     calls
         The calls, in order; ``result`` is the array that holds the logits or results.
-    buffers
-        Arrays of the scratch structure: type and length, by name.
-    numbers
-        Local variables: their types, by name.
+    places
+        Arrays of the scratch structure, and local variables, whose length is 0: type and length, by
+        name.
     weights
         All stored numbers as bytes, ``stored_bytes`` (2 or 4) each, but packed matrices.
     value_bits, wide_bits
@@ -57,8 +55,7 @@ class Step:
     def __init__(self, model: QuantizedModel) -> None:
         self.model = model
         self.calls: list[str] = []
-        self.buffers: dict[str, tuple[str, int]] = {}
-        self.numbers: dict[str, str] = {}
+        self.places: dict[str, tuple[str, int]] = {}
         self.weights = bytearray()
         stored = [model.sigmoid, *([] if model.table is None else [model.table]),
                   *(each.bias for each in model.projections.values()),
@@ -71,12 +68,16 @@ class Step:
         self.value_bits = 16 if all(
             _limit(group[-1], bounds) < 1 << 15 for group in groups) else 32
         self.wide_bits = 32 if all(
-            bounds[f"{record.name}{end}"] < 1 << 31 for record in model.records
-            for kind, end in _PRODUCTS.items() if isinstance(record, kind)) else 64
+            bounds[f"{record.name}{end}"] < most for record in model.records
+            for end, most in _PRODUCTS.get(type(record), {}).items()) else 64
         self._places: dict[str, str] = {}
-        self._free: dict[tuple[str, int], list[str]] = defaultdict(list)
+        self._free: dict[tuple[str, int], list[int]] = defaultdict(list)
         self._offsets: dict[str, int] = {}
-        self._states = {record.name: f"state->h[{i}]" for i, record in enumerate(model.states)}
+        # What all layers read comes first: so the layers' own weights are equally far apart.
+        self._store("sigmoid")
+        if model.table is not None:
+            self._store("embedding")
+        self._states = {record.name: i for i, record in enumerate(model.states)}
         last = {name: i for i, group in enumerate(groups) for each in group for name in each.reads}
         for i, group in enumerate(groups):
             self._append(group, {name for name, at in last.items() if at == i})
@@ -85,61 +86,53 @@ class Step:
     def _append(self, group: Sequence[Record], done: set[str]) -> None:
         """Append the call of a record, or of a projection and the sum that it goes to; values
         ``done`` are not read again."""
-        record, at = group[0], self._places.get
+        record, at, call = group[0], self._places.get, self._call
         match record:
             case Embedding(name, _, width):
-                self._call("embed", self._value(name, width), self._store("embedding"), "token",
-                           width)
+                call("embed", self._value(name, width), self._store("embedding"), "token", width)
             case Input(name, _, channels, _, output):
-                self._call("scale_frame", self._value(name, channels + 1), "frame",
-                           self._store(f"{name}.offset", f"{name}.shift"), channels,
-                           *_limits(output), 1 << output.frac)
-            case Narrow(name, x, width, shift, output):
-                self._call("narrow", *self._mapped(record, done), width, shift, *_limits(output))
-            case Scale(name, x, width, shift, output):
+                call("scale_frame", self._value(name, channels + 1), "frame",
+                     self._store(f"{name}.offset", f"{name}.shift"), channels, output.bits,
+                     1 << output.frac)
+            case Narrow(_, _, width, shift, output):
+                call("narrow", *self._mapped(record, done), width, shift, output.bits)
+            case Scale(name, _, width, shift, output):
                 y, x = self._mapped(record, done)
-                self._call("scale", y, x, self._store(name), width, shift, *_limits(output))
-            case Norm(name, x, width, k, t, scale_frac):
+                call("scale", y, x, self._store(name), width, shift, output.bits)
+            case Norm(_, x, width, k, t, scale_frac):
                 q, v = self._activations(record)
-                self.calls.append(f"{v} = norm({q}, {at(x)}, {width}, {k}, {t}, {scale_frac});")
-            case Quantize(name, x, root, width, k, shift, scale_frac):
+                call(f"{v} = norm", q, at(x), width, k, t, scale_frac)
+            case Quantize(_, x, root, width, k, shift, scale_frac):
                 q, v = self._activations(record)
-                self.calls.append(
-                    f"{v} = quantize({q}, {at(x)}, {width}, {k}, {at(f'{root}.n')}, {shift}, "
-                    f"{scale_frac});")
+                call(f"{v} = quantize", q, at(x), width, k, at(f"{root}.n"), shift, scale_frac)
             case Energy(name, x, width, mantissa, shift):
-                number = self._number(name, "int64_t")
-                self.calls.append(
-                    f"{number} = shifted(sum_of_squares({at(x)}, {width}) * {mantissa}, {shift});")
+                number = self._allocate(name, "int64_t")
+                call(f"{number} = shifted", f"sum_of_squares({at(x)}, {width}) * {mantissa}", shift)
             case Root(name, x, width, t, epsilon, extra):
-                number = self._number(f"{name}.n", "int64_t")
-                more = f"{epsilon}" + (f" + {at(extra)}" if extra else "")
-                self.calls.append(f"{number} = root({at(x)}, {width}, {t}, {more});")
+                number = self._allocate(f"{name}.n", "int64_t")
+                call(f"{number} = root", at(x), width, t,
+                     f"{epsilon} + {at(extra)}" if extra else epsilon)
             case Project(name, norm, rows, columns):
-                added = group[1] if len(group) > 1 else None
-                own, output = self.model.projections[name], record.output
-                limits = _limits(output, record.saturates)
+                added = group[-1]
                 base, result = "0", f"{name}.z"
+                q, v = at(f"{norm}.q"), at(f"{norm}.v")
                 if isinstance(added, Add):
                     base, result = at(next(x for x in added.reads if x != result)), added.name
-                    limits = _limits(added.output, added.saturates)
                     self._release(done)
-                self._call(
-                    "project", self._value(result, rows), base, self._store(name),
-                    at(f"{norm}.q"), at(f"{norm}.v"), rows, columns, own.k, record.combine_shift,
-                    own.shift, *limits)
+                call("project", self._value(result, rows), base, self._store(name), q, v, rows,
+                     columns, record.combine_shift, _bits(added))
             case Sigmoid(_, _, width, z, _, step_bits, complement):
                 y, x = self._mapped(record, done)
-                self._call("sigmoid", y, x, self._store("sigmoid"), width, z.min, step_bits,
-                           int(complement))
+                call("sigmoid", y, x, self._store("sigmoid"), width, z.bits, step_bits,
+                     int(complement))
             case Recur(name, gate, candidate, width, frac):
-                self._places[name] = self._states[name]
-                self._call("recur", self._states[name], at(gate), at(candidate), width, frac,
-                           int(record.keeps))
+                self._places[name] = f"state->h[{self._states[name]}]"
+                call("recur", self._places[name], at(gate), at(candidate), width, frac,
+                     int(record.keeps))
             case Multiply(_, _, _, width, shift, output):
-                self._call("multiply", *self._mapped(record, done), width, shift, *_limits(output))
-            case Add(_, _, _, width, output, saturates):
-                self._call("add", *self._mapped(record, done), width, *_limits(output, saturates))
+                call("multiply", *self._mapped(record, done), width, shift, output.bits)
+            case Add(_, _, _, width):
+                call("add", *self._mapped(record, done), width, _bits(record))
         self._release(done)
 
     def _call(self, function: str, *arguments: object) -> None:
@@ -156,56 +149,58 @@ class Step:
         return [self._value(record.name, record.width), *inputs]
 
     def _value(self, name: str, width: int) -> str:
-        return self._buffer(name, "value", width)
+        return self._allocate(name, "value", width)
 
     def _activations(self, record: Norm | Quantize) -> tuple[str, str]:
-        return (self._buffer(f"{record.name}.q", "int8_t", -(-record.width // 4) * 4),
-                self._number(f"{record.name}.v", "int32_t"))
+        return (self._allocate(f"{record.name}.q", "int8_t", -(-record.width // 4) * 4),
+                self._allocate(f"{record.name}.v", "int32_t"))
 
-    def _number(self, name: str, kind: str) -> str:
-        place = self._places[name] = f"n{len(self.numbers)}"
-        self.numbers[place] = kind
-        return place
-
-    def _buffer(self, name: str, kind: str, width: int) -> str:
-        free = self._free[kind, width]
-        if not free:
-            own = f"{'q' if kind == 'int8_t' else 'x'}{len(self.buffers)}"
-            self.buffers[own] = kind, width
-            free.append(own)
-        own = free.pop()
-        self._places[name] = f"s->{own}"
+    def _allocate(self, name: str, kind: str, length: int = 0) -> str:
+        """A place for a value: the first free array of the scratch, or local variable."""
+        free = self._free[kind, length]
+        index = heappop(free) if free else len(self.places)
+        own = f"{_LETTERS[kind]}{index}"
+        self.places[own] = kind, length
+        self._places[name] = f"s->{own}" if length else own
         return self._places[name]
 
     def _release(self, names: set[str]) -> None:
-        """Free the buffers of these values; those of a state or a number are none."""
+        """Free the places of these values; a state has none of its own."""
         for name in names:
             own = self._places.get(name, "").removeprefix("s->")
-            if own in self.buffers:
-                self._free[self.buffers[own]].append(own)
+            if own in self.places:
+                heappush(self._free[self.places[own]], int(own[1:]))
         names.clear()
 
     def _store(self, *names: str) -> str:
         """The stored numbers of a record as an expression."""
         if names[0] not in self._offsets:
             self._offsets[names[0]] = len(self.weights)
-            if names[0] in self.model.projections:
-                own = self.model.projections[names[0]]
-                self.weights += pack_groups(own.weight).tobytes() + self._bytes(own.bias)
-            else:
-                for name in names:
-                    found = {"sigmoid": self.model.sigmoid, "embedding": self.model.table}.get(
-                        name)
-                    self.weights += self._bytes(
-                        self.model.vectors[name] if found is None else found)
+            for name in names:
+                self.weights += self._stored(name)
         return f"weights + {self._offsets[names[0]]}"
+
+    def _stored(self, name: str) -> bytes:
+        model = self.model
+        if name in model.projections:
+            own = model.projections[name]
+            return (own.k.to_bytes(3, "little") + bytes([own.shift])
+                    + pack_groups(own.weight).tobytes() + self._bytes(own.bias))
+        if name == "embedding":
+            return self._bytes(model.embedding)
+        return self._bytes(model.sigmoid if name == "sigmoid" else model.vectors[name])
 
     def _bytes(self, numbers: np.ndarray) -> bytes:
         return np.asarray(numbers, f"<i{self.stored_bytes}").tobytes()
 
 
-_PRODUCTS = {Norm: ".q", Quantize: ".q", Project: ".z", Sigmoid: "", Recur: "", Multiply: ""}
-"""Records that compute products in ``wide``, and the end of the name of their bound."""
+_SIGNED, _UNSIGNED = 1 << 31, 1 << 32
+_PRODUCTS: dict[type[Record], dict[str, int]] = {
+    Norm: {".q": _SIGNED, ".s": _SIGNED, ".v": _SIGNED}, Quantize: {".q": _SIGNED},
+    Project: {".a": _UNSIGNED, ".z": _SIGNED}, Sigmoid: {"": _SIGNED}, Recur: {"": _SIGNED},
+    Multiply: {"": _SIGNED}, Root: {".s": _SIGNED}}
+"""Limits of 32-bit products by the kind of record, and the end of the name of their bound."""
+_LETTERS = {"value": "x", "int8_t": "q", "int32_t": "n", "int64_t": "r"}
 
 
 def _limit(record: Record, bounds: dict[str, int]) -> int:
@@ -220,9 +215,10 @@ def _limit(record: Record, bounds: dict[str, int]) -> int:
     return record.output.max
 
 
-def _limits(output: FixedPoint, saturates: bool = True) -> tuple[int, int]:
-    """The least and the largest value that a call may give."""
-    return (output.min, output.max) if saturates else _UNLIMITED
+def _bits(record: Record) -> int:
+    """To how many bits the result of a projection or a sum is limited."""
+    assert isinstance(record, Project | Add)
+    return record.output.bits if record.saturates else 32
 
 
 def _is_frac(name: str) -> bool:

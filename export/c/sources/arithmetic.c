@@ -10,9 +10,10 @@ static int64_t shifted(int64_t x, int shift)
     return shift <= 0 ? x * ((int64_t)1 << -shift) : (x + ((int64_t)1 << (shift - 1))) >> shift;
 }
 
-static value clip(int64_t x, int32_t low, int32_t high)
+static value clip(int64_t x, int bits)
 {
-    return (value)(x < low ? low : x > high ? high : x);
+    const int32_t most = INT32_MAX >> (32 - bits);
+    return (value)(x > most ? most : x < -most - 1 ? -most - 1 : x);
 }
 
 /* A number of the weights: little-endian, two's complement. */
@@ -27,9 +28,9 @@ static int32_t stored(const uint8_t *at, int index)
 }
 
 /* floor(sqrt(x)) */
-static uint32_t root_of(uint64_t x)
+static uint32_t root_of(uwide x)
 {
-    uint64_t root = 0, bit = (uint64_t)1 << 52;
+    uwide root = 0, bit = (uwide)1 << (8 * sizeof(uwide) - 2);
     for (; bit != 0; bit >>= 2) {
         if (x >= root + bit) {
             x -= root + bit;
@@ -51,29 +52,29 @@ static void embed(value *y, const uint8_t *table, int32_t token, int n)
 
 /* A frame less its offsets, shifted channel by channel, and a 1. `numbers`: offsets, shifts. */
 static void scale_frame(value *y, const int32_t *frame, const uint8_t *numbers, int n,
-                        int32_t low, int32_t high, value one)
+                        int bits, value one)
 {
     int i;
     for (i = 0; i < n; i++)
         y[i] = clip(shifted((int64_t)frame[i] - stored(numbers, i), stored(numbers, n + i)),
-                    low, high);
+                    bits);
     y[n] = one;
 }
 
-static void narrow(value *y, const value *x, int n, int shift, int32_t low, int32_t high)
+static void narrow(value *y, const value *x, int n, int shift, int bits)
 {
     int i;
     for (i = 0; i < n; i++)
-        y[i] = clip(shifted(x[i], shift), low, high);
+        y[i] = clip(shifted(x[i], shift), bits);
 }
 
 /* x times stored gains. */
 static void scale(value *y, const value *x, const uint8_t *gains, int n, int shift,
-                  int32_t low, int32_t high)
+                  int bits)
 {
     int i;
     for (i = 0; i < n; i++)
-        y[i] = clip(shifted((int64_t)x[i] * stored(gains, i), shift), low, high);
+        y[i] = clip(shifted((int64_t)x[i] * stored(gains, i), shift), bits);
 }
 
 static int64_t sum_of_squares(const value *x, int n)
@@ -108,16 +109,16 @@ static int32_t eight_bits(int8_t *q, const value *x, int n, int k)
 /* x in 8 bits, divided by the root of its mean square; returns the scale of q. */
 static int32_t norm(int8_t *q, const value *x, int n, int k, int root_frac, int scale_frac)
 {
-    uint64_t squares = 0;
+    uwide squares = 0;
     uint32_t r;
     int i;
     eight_bits(q, x, n, k);
     for (i = 0; i < n; i++)
-        squares += (uint64_t)(q[i] * q[i]);
+        squares += (uwide)(q[i] * q[i]);
     r = root_of(squares << 2 * root_frac);
     if (r < (uint32_t)127 << root_frac)
         r = (uint32_t)127 << root_frac;
-    return (int32_t)(((uint64_t)127 << (scale_frac + root_frac)) / r);
+    return (int32_t)(((uwide)127 << (scale_frac + root_frac)) / r);
 }
 
 /* The root of a sum of squares and `more`. */
@@ -152,35 +153,37 @@ static int32_t dot(const uint8_t *codes, const int8_t *q, int bytes)
 }
 #endif
 
-/* A ternary matrix, its biases behind it, times activations q of the scale v; plus `base`. */
+/* A ternary matrix times activations q of the scale v; plus `base`. Stored are the mantissa and the
+ * shift of its scale, the matrix and the biases. */
 static void project(value *y, const value *base, const uint8_t *weights, const int8_t *q,
-                    int32_t v, int rows, int columns, int32_t k, int combine, int shift,
-                    int32_t low, int32_t high)
+                    int32_t v, int rows, int columns, int combine, int bits)
 {
-    const int bytes = (columns + 3) / 4;
-    const uint8_t *biases = weights + (size_t)rows * (size_t)bytes;
-    const int64_t a = shifted((int64_t)v * k, combine);
-    int64_t z;
+    const int bytes = (columns + 3) / 4, shift = weights[3];
+    const uwide k = weights[0] | (uint32_t)weights[1] << 8 | (uint32_t)weights[2] << 16;
+    const wide a = (wide)(((uwide)v * k + ((uwide)1 << combine >> 1)) >> combine);
+    const uint8_t *const biases = weights + 4 + (size_t)rows * (size_t)bytes;
     int32_t sum = 0;
+    wide z;
     int i;
     for (i = 0; i < columns; i++)
         sum += q[i];
+    weights += 4;
     for (i = 0; i < rows; i++) {
-        z = shifted((int64_t)(MODEL_DOT(weights, q, bytes) - sum) * a, shift) + stored(biases, i);
-        y[i] = clip(base ? z + base[i] : z, low, high);
+        z = rs((wide)(MODEL_DOT(weights, q, bytes) - sum) * a, shift) + stored(biases, i);
+        y[i] = clip(base ? z + base[i] : z, bits);
         weights += bytes;
     }
 }
 
-/* The sigmoid by a table over all x from `low`, or of -x. */
-static void sigmoid(value *y, const value *x, const uint8_t *table, int n, int32_t low, int bits,
+/* The sigmoid of x, or of -x, by a table over all x of `width` bits. */
+static void sigmoid(value *y, const value *x, const uint8_t *table, int n, int width, int bits,
                     int reverse)
 {
-    const int last = (int)((-2 * (int64_t)low) >> bits);
+    const int last = 1 << (width - bits);
     int32_t at, first, next;
     int i, segment;
     for (i = 0; i < n; i++) {
-        at = x[i] - low;
+        at = x[i] + (1 << (width - 1));
         segment = at >> bits;
         first = stored(table, reverse ? last - segment : segment);
         if (bits > 0) {
@@ -201,17 +204,16 @@ static void recur(value *h, const value *gate, const value *c, int n, int frac, 
     }
 }
 
-static void multiply(value *y, const value *x, const value *z, int n, int shift, int32_t low,
-                     int32_t high)
+static void multiply(value *y, const value *x, const value *z, int n, int shift, int bits)
 {
     int i;
     for (i = 0; i < n; i++)
-        y[i] = clip(rs((wide)x[i] * z[i], shift), low, high);
+        y[i] = clip(rs((wide)x[i] * z[i], shift), bits);
 }
 
-static void add(value *y, const value *x, const value *z, int n, int32_t low, int32_t high)
+static void add(value *y, const value *x, const value *z, int n, int bits)
 {
     int i;
     for (i = 0; i < n; i++)
-        y[i] = clip((int64_t)x[i] + z[i], low, high);
+        y[i] = clip((int64_t)x[i] + z[i], bits);
 }

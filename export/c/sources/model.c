@@ -8,7 +8,8 @@
 
 #define STORED @STORED@       /* bytes of a number in the weights */
 typedef model_value value;
-typedef int@WIDE_BITS@_t wide;         /* holds a product of two values; docs/numerics.md of Sterna proves it */
+typedef int@WIDE_BITS@_t wide;         /* holds every product: proved from the formats by Sterna */
+typedef uint@WIDE_BITS@_t uwide;
 
 @ARITHMETIC@
 

@@ -1,3 +1,5 @@
+from .c.folder import export_c as export_c
+from .c.library import check_c as check_c
 from .float.reference import rounding_errors as rounding_errors
 from .forms.forms import export_onnx as export_onnx
 from .layers.file import check_layer as check_layer

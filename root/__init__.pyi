@@ -6,6 +6,7 @@ from .export import OnnxModel as OnnxModel
 from .export import Session as Session
 from .export import check_exact as check_exact
 from .export import check_layer as check_layer
+from .export import export_c as export_c
 from .export import export_layer as export_layer
 from .export import export_matrix as export_matrix
 from .export import export_onnx as export_onnx

@@ -1,4 +1,4 @@
-"""ONNX files: ``sterna export``, ``generate``, ``web`` and ``build-ops``.
+"""ONNX files and C: ``sterna export``, ``generate``, ``web`` and ``build-ops``.
 
 Export and generate take a quantised model, or a checkpoint: the float model of any mixers.
 """
@@ -44,13 +44,18 @@ from sterna.model.tokens.files import fitted
 from sterna.model.tokens.tokenizer import TextStream
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from sterna.export.graph.metadata import Form
     from sterna.export.runtime.generate import Piece
     from sterna.export.runtime.session import Session
+    from sterna.model.quantized import QuantizedModel
+    from sterna.model.quantized.compare import Comparison
 
 __all__ = ["COMMANDS", "build_ops", "export", "generate", "open_model", "web"]
 
 _FORMS = "exact, web or fast"
+_C = "c"
 _MOST_TOKENS = 1 << 16
 """Limit of a comparison: full attention needs memory for the square of them."""
 
@@ -60,10 +65,10 @@ def export(
         metavar="MODEL", help=f"{MODEL_HELP}, or a checkpoint (.pt) or its folder.",
         autocompletion=complete_model)],
     output: Annotated[Path, typer.Option(
-        "-o", "--output", help="File to write, NAME.onnx. For a checkpoint: folder for its "
-                               "graphs.")],
+        "-o", "--output", help="File to write, NAME.onnx. For the form c, or a checkpoint: folder "
+                               "to write.")],
     form: Annotated[str | None, typer.Option(
-        help=f"Form of a quantised model: {_FORMS}. [default: exact]")] = None,
+        help="Form of a quantised model: exact, web, fast, or c for C99. [default: exact]")] = None,
     one_token: Annotated[bool, typer.Option(
         "--one-token", help="Write a graph that takes one token a call and has no loop, for "
                             "compilers of static graphs.")] = False,
@@ -76,18 +81,28 @@ def export(
     linear_attention: Annotated[bool, typer.Option(
         "--linear-attention", help="For a checkpoint: write recurrences as onnxruntime's operator "
                                    "LinearAttention where possible.")] = False,
+    name: Annotated[str | None, typer.Option(
+        help="For c: beginning of every name in C. [default: model]")] = None,
+    blob: Annotated[bool, typer.Option(
+        "--blob", help="For c: write the weights to NAME.bin, and not as C.")] = False,
+    ram: Annotated[int | None, typer.Option(
+        metavar="BYTES", help="For c: refuse a model whose state and scratch take more.")] = None,
+    flash: Annotated[int | None, typer.Option(
+        metavar="BYTES", help="For c: refuse a model whose weights take more.")] = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Write the ONNX graph of a model and check it.
+    """Write a model as an ONNX graph, or as C99, and check it.
 
-    The graph of a quantised model is compared with the integer reference on held-out text, those
-    of a checkpoint (any mixers, in float32) with torch. Exits with 1 if an exact form differs, or
-    if a checkpoint's graph differs by more than 1e-4.
+    What is written of a quantised model is compared with the integer reference on held-out text,
+    the graphs of a checkpoint (any mixers, in float32) with torch. Exits with 1 if an exact form or
+    C differs, or if a checkpoint's graph differs by more than 1e-4.
 
     Example: sterna export tiny -o build/tiny.onnx --form exact
     """
     with Stages(quiet) as stage:
+        if form != _C:
+            refuse("goes with --form c", name=name, blob=blob, ram=ram, flash=flash)
         if is_checkpoint(model):
             refuse(f"goes with a quantised model; {model} is a checkpoint, whose graphs are in "
                    f"floats", form=form, one_token=one_token)
@@ -98,8 +113,13 @@ def export(
         else:
             refuse("goes with a checkpoint, which ends in .pt, or its folder",
                    linear_attention=linear_attention, graphs=graphs)
-            found = _export_quantized(
-                model, output, _form("exact" if form is None else form), one_token, check, stage)
+            from sterna.export.graph.metadata import Form
+            kind = choose("--form", form or "exact", (*Form, _C))
+            if kind == _C:
+                refuse("goes with an ONNX graph", one_token=one_token)
+                found = _export_c(model, output, name or "model", blob, ram, flash, check, stage)
+            else:
+                found = _export_quantized(model, output, Form(kind), one_token, check, stage)
         entries = list(found)
     failed = [entry.pop("failed") for entry in entries]
     texts = [entry.pop("text") for entry in entries]
@@ -120,33 +140,64 @@ def _export_quantized(
 ) -> Iterator[dict[str, Any]]:
     """Write and compare the graph; yield its report entries."""
     from sterna.export.forms.forms import check_graph_name, export_onnx
-    from sterna.export.forms.selftest import sample_steps
     from sterna.export.runtime.check import check_close, check_exact
     check_file(output)
     loaded = load_model(model)
-    tokens = None
-    if check:
-        tokens = (sample_steps(loaded.entry, 1, whole_number("--check", check, 1, _MOST_TOKENS))
-                  if loaded.is_network else tokens_of(None, check, loaded, "--check")[None, :])
+    steps = _steps(loaded, check)
     check_graph_name(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     stage(f"write the form {form}", quick=True)
     path = export_onnx(loaded, output, form=form, one_token=one_token)
     entry = _entry(path)
-    if tokens is not None:
+    if steps is not None:
         stage(f"compare {path} with the reference over {check} {loaded.entry.name}")
-    if tokens is not None and form.exact:
-        report = check_exact(loaded, path, tokens)
-        values, wrong = report.total.values, report.total.mismatches
-        first = str(report.first) if report.first else None
-        entry |= {"tokens": report.tokens, "values": values, "mismatches": wrong,
-                  "first": first, "failed": wrong > 0,
-                  "text": f"; {values:,} values compared, {wrong} mismatches"
-                          + (f"\n  first mismatch: {first}" if first else "")}
-    elif tokens is not None:
-        decibels = round(check_close(loaded, path, tokens), 1)
+    if steps is not None and form.exact:
+        report = check_exact(loaded, path, steps)
+        entry |= _compared(report.total, report.tokens)
+    elif steps is not None:
+        decibels = round(check_close(loaded, path, steps), 1)
         entry |= {"tokens": check, "decibels": decibels,
                   "text": f"; logits {decibels:.1f} dB from the reference"}
+    yield entry
+
+
+def _steps(model: QuantizedModel, check: int) -> np.ndarray | None:
+    """Held-out tokens to compare, or frames, ``[1, check, ...]``; None for no comparison."""
+    from sterna.export.forms.selftest import sample_steps
+    if not check:
+        return None
+    if model.is_network:
+        return sample_steps(model.entry, 1, whole_number("--check", check, 1, _MOST_TOKENS))
+    return tokens_of(None, check, model, "--check")[None, :]
+
+
+def _compared(total: Comparison, tokens: int, text: str = "") -> dict[str, Any]:
+    """The report entries of a comparison; its text follows ``text``."""
+    first = str(total.first) if total.first else None
+    return {"tokens": tokens, "values": total.values, "mismatches": total.mismatches,
+            "first": first, "failed": total.mismatches > 0,
+            "text": f"{text}; {total.values:,} values compared, {total.mismatches} mismatches"
+                    + (f"\n  first mismatch: {first}" if first else "")}
+
+
+def _export_c(
+    model: str, folder: Path, name: str, blob: bool, ram: int | None, flash: int | None,
+    check: int, stage: Stages,
+) -> Iterator[dict[str, Any]]:
+    """The same for C."""
+    from sterna.export.c.folder import export_c
+    from sterna.export.c.library import check_c
+    check_folder(folder)
+    loaded = load_model(model)
+    steps = _steps(loaded, check)
+    stage(f"write {folder}", quick=True)
+    facts = export_c(loaded, folder, name=name, blob=blob, ram=ram, flash=flash)
+    text = f" of weights, {facts['state']:,} of state and {facts['scratch']:,} of scratch"
+    entry = {"file": str(folder), "bytes": facts["weights"], "state": facts["state"],
+             "scratch": facts["scratch"], "failed": False, "text": text}
+    if steps is not None:
+        stage(f"compile {folder}, and compare {check} {loaded.entry.name} with the reference")
+        entry |= _compared(check_c(loaded, folder, steps), check, text)
     yield entry
 
 

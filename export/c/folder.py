@@ -35,6 +35,7 @@ _MOST_MERGES = (1 << 16) - 1
 
 def export_c(
     model: QuantizedModel, folder: str | Path, *, name: str = "model", blob: bool = False,
+    ram: int | None = None, flash: int | None = None,
 ) -> Mapping[str, Any]:
     """Write ``model`` as C99 that computes the integers of the reference.
 
@@ -49,6 +50,9 @@ def export_c(
         underscores.
     blob
         Write the weights to ``NAME.bin`` instead of ``NAME_weights.c``.
+    ram, flash
+        Most bytes of the state and the scratch, and of the weights; None for no limit. A compiler
+        adds the stack and the code to them.
 
     Returns
     -------
@@ -59,8 +63,8 @@ def export_c(
     Raises
     ------
     ValueError
-        If ``name`` cannot begin a name in C, the model has too many merges of bytes, or the folder
-        was not written by Sterna (`OutputFolderError`).
+        If ``name`` cannot begin a name in C, the model needs more bytes than are allowed or has too
+        many merges, or the folder was not written by Sterna (`OutputFolderError`).
     OSError
         If the location cannot be written; nothing has changed then.
     """
@@ -68,94 +72,121 @@ def export_c(
         raise ValueError(f"a name in C must be a lower-case letter, then up to 30 of these, digits "
                          f"or underscores, got {name!r}")
     step = Step(model)
-    gaps = _gaps(model, step, name, blob)       # appends the tokenizer to the weights
-    network = model.is_network
+    text = {} if model.is_network else _text_gaps(model, step.weights)
+    value_bytes = step.value_bits // 8
+    facts: dict[str, Any] = {
+        "kind": "c", "made": [name], "version": version("sterna"), "name": name,
+        "model_sha256": model.sha256, "value_bits": step.value_bits,
+        "layers": len(model.states), "results": model.records[-1].width,
+        "weights": len(step.weights),
+        "state": len(model.states) * model.states[0].width * value_bytes,
+        "scratch": sum(length * (1 if kind == "int8_t" else value_bytes)
+                       for kind, length in step.places.values())}
+    for what, needs, allowed in (
+            ("the state and the scratch", facts["state"] + facts["scratch"], ram),
+            ("the weights", facts["weights"], flash)):
+        if allowed is not None and needs > allowed:
+            raise ValueError(f"{what} take {needs:,} bytes, and {allowed:,} are allowed")
+    gaps = {
+        **{key.upper(): value for key, value in facts.items()}, **_step_gaps(step),
+        **_test_gaps(model, step.weights), **_blob_gaps(blob),
+        **(_frame_gaps(model, name) if model.is_network else text | {"RUN": f"./{name}"})}
+    for part in ("TEXT", "TEST", "SAMPLER", "TOKENIZER"):
+        gaps[part] = "".join(_filled(_raw(source), gaps) for source in gaps.get(part, ()))
+
+    def source(file: str) -> str:
+        # The name of the model in place of `model`.
+        own = re.sub(r"\bmodel(?=_[a-z]|\.(?:h|c|bin)\b)", name, _filled(_raw(file), gaps))
+        return re.sub(r"\bMODEL_", f"{name.upper()}_", own)
+
     contents: dict[str, str | bytes] = {
-        f"{name}.h": _source("model.h", gaps, name),
-        f"{name}.c": _source("model.c", gaps, name),
-        "main.c": _source("main_frames.c" if network else "main_text.c", gaps, name),
-        "Makefile": _source("Makefile", gaps, name),
-        "README.md": _source("README.md", gaps, name)}
+        f"{name}.h": source("model.h"), f"{name}.c": source("model.c"),
+        "main.c": source("main_frames.c" if model.is_network else "main_text.c"),
+        "Makefile": source("Makefile"), "README.md": source("README.md")}
     if blob:
         contents[f"{name}.bin"] = bytes(step.weights)
     else:
-        contents[f"{name}_weights.c"] = _source(
-            "weights.c", {"BYTES": _table(step.weights, "{}", "    ", 20)}, name)
-    return write_folder(Path(folder), contents, {
-        "kind": "c", "made": [name], "version": version("sterna"), "name": name, "model_sha256": model.sha256,
-        "weights": len(step.weights), "state": gaps["STATE_BYTES"],
-        "scratch": gaps["SCRATCH_BYTES"], "value_bits": step.value_bits,
-        "layers": len(model.states), "results": model.records[-1].width})
+        gaps["BYTES"] = _table(step.weights, "{}", 20)
+        contents[f"{name}_weights.c"] = source("weights.c")
+    return write_folder(Path(folder), contents, facts)
 
 
-def _gaps(model: QuantizedModel, step: Step, name: str, blob: bool) -> dict[str, Any]:
-    """What the sources leave open, by name."""
-    entry, logit, layers = model.entry, model.logit, len(model.states)
-    steps = sample_steps(entry, _BATCH, _LENGTH)
-    value_bytes = step.value_bits // 8
+# The gaps of the sources, by name -----------------------------------------------------
+
+
+def _step_gaps(step: Step) -> dict[str, Any]:
+    """Of the step, its buffers and arithmetic."""
+    model, entry = step.model, step.model.entry
     lines = folded(step.calls)
-    loops = len(lines) != len(step.calls)
-    gaps: dict[str, Any] = {
-        "NAME": name, "VERSION": version("sterna"), "SHA256": model.sha256, "RESULTS": model.records[-1].width,
-        "RESULT_NAME": entry.result, "FRAC": logit.frac, "LAYERS": layers,
-        "WIDTH": model.states[0].width, "VALUE_BITS": step.value_bits, "WIDE_BITS": step.wide_bits,
-        "STORED": step.stored_bytes, "LENGTH": _LENGTH,
-        "STATE_BYTES": layers * model.states[0].width * value_bytes,
-        "SCRATCH_BYTES": sum(length * (1 if kind == "int8_t" else value_bytes)
-                             for kind, length in step.places.values()),
-        "SCRATCH": "\n".join(f"    {'model_value' if kind == 'value' else kind} {own}[{length}];"
-                             for own, (kind, length) in step.places.items() if length),
-        "LOCALS": "".join(f"    {kind} {own};\n" for own, (kind, length) in step.places.items()
-                          if not length)
-                  + ("    const uint8_t *w = weights;\n    int layer;\n" if loops else ""),
-        "CALLS": "\n".join(map(_wrapped, lines)), "RESULT": step.result,
-        "SHAPE": f"[{entry.shape[0]}]" if entry.shape else "",
-        "STEPS": _nested(steps), "FIRST": _words(_fractions(8, 2)),
-        "ROUNDS": _words(_fractions(64, 3)),
-        "DIGEST": _digest_words(digest_of(*IntegerModel(model).run(steps)))}
-    if model.is_network:
-        gaps |= {
-            "TITLE": f"A network over {entry}, as C99.", "STEP": "frame", "REFUSAL": "",
-            "INPUT": "const int32_t frame[MODEL_CHANNELS]", "CHECK": "", "TEXT": "",
-            "EXTRAS": "", "RUN": f"./{name} < FRAMES.csv", "SAMPLER": "", "TOKENIZER": "",
-            "ENUM": _enum(CHANNELS=entry.shape[0], BITS=entry.high.bit_length() + 1,
-                          ONE=1 << logit.frac),
-            "FRACTIONS": _table(model.fraction_bits.tolist(), "{}", "        ", 20)}
-    else:
-        tokenizer, source = model.tokenizer, "numbers.c"
-        enum = {"LOWEST": logit.min, "LONGEST": 10, "END": -1}
-        if isinstance(tokenizer, ByteTokenizer):
-            source, enum["LONGEST"] = "bytes.c", 1
-            gaps["REFUSE_BYTE"] = "" if tokenizer.vocab == VOCAB else (
-                "        if (text[i] >= MODEL_RESULTS)\n            return -1;\n")
-        elif isinstance(tokenizer, BytePairTokenizer):
-            source = "pairs.c"
-            enum["LONGEST"] = max(map(len, tokenizer.spellings))
-            enum["MERGES"] = len(tokenizer.merges)
-            gaps |= _store_pairs(tokenizer, step.weights)
-        if tokenizer.end_of_text is not None:
-            enum["END"] = tokenizer.end_of_text
-        gaps |= {
-            "TITLE": f"A language model of {entry}, as C99.", "STEP": "token",
-            "REFUSAL": ", or NULL if the model lacks the token", "INPUT": "int32_t token",
-            "CHECK": "    if (token < 0 || token >= MODEL_RESULTS)\n        return 0;\n",
-            "EXTRAS": ", a sampler and the tokenizer", "RUN": f"printf 'The ' | ./{name}",
-            "TEXT": _raw("text.h"), "ENUM": _enum(**enum),
-            "SHIFT": logit.frac + 4, "POWERS": _table(EXP_TABLE.tolist(), "{}", "        ", 10)}
-        gaps |= {"SAMPLER": _filled(_raw("sampler.c"), gaps),
-                 "TOKENIZER": _filled(_raw(source), gaps)}
-    gaps |= {
-        "DECLARED": "" if blob else "extern const uint8_t model_weights[MODEL_WEIGHTS];\n\n",
-        "WEIGHTS_FILE": "" if blob else "model_weights.c ",
-        "LOADER": _raw("loader.c") if blob else "",
-        "LOAD": "    if (!load())\n        return 2;\n" if blob else "",
-        "BESIDE": "`model.bin`, which a program maps or puts into flash" if blob
-                  else "`model_weights.c`"}
-    weights = hashlib.sha256(step.weights).hexdigest()
-    gaps |= {"WEIGHTS": len(step.weights), "WEIGHTS_DIGEST": _digest_words(weights)}
-    gaps["TEST"] = _filled(_raw("sha256.c"), gaps) + "\n" + _filled(_raw("test.c"), gaps)
-    gaps["ARITHMETIC"] = _needed(_raw("arithmetic.c"), gaps["CALLS"])
-    return gaps
+    declared = [f"{kind} {own};" for own, (kind, length) in step.places.items() if not length]
+    if len(lines) < len(step.calls):
+        declared += ["const uint8_t *w = weights;", "int layer;"]
+    calls = "\n".join(_wrapped(line) for line in lines)
+    return {
+        "ARITHMETIC": _needed(_raw("arithmetic.c"), calls), "CALLS": calls, "RESULT": step.result,
+        "LOCALS": "".join(f"    {each}\n" for each in declared),
+        "SCRATCH_ARRAYS": "\n".join(
+            f"    {'model_value' if kind == 'value' else kind} {own}[{length}];"
+            for own, (kind, length) in step.places.items() if length),
+        "STORED": step.stored_bytes, "WIDE_BITS": step.wide_bits, "RESULT_NAME": entry.result,
+        "FRAC": model.logit.frac, "WIDTH": model.states[0].width}
+
+
+def _text_gaps(model: QuantizedModel, weights: bytearray) -> dict[str, Any]:
+    """Of a language model; appends its tokenizer to the weights."""
+    tokenizer, logit = model.tokenizer, model.logit
+    own: dict[str, Any] = {"TOKENIZER": ["numbers.c"]}
+    longest, merges = 10, {}
+    if isinstance(tokenizer, ByteTokenizer):
+        longest = 1
+        own = {"TOKENIZER": ["bytes.c"], "REFUSE_BYTE": "" if tokenizer.vocab == VOCAB else (
+            "        if (text[i] >= MODEL_RESULTS)\n            return -1;\n")}
+    elif isinstance(tokenizer, BytePairTokenizer):
+        longest, merges = max(map(len, tokenizer.spellings)), {"MERGES": len(tokenizer.merges)}
+        own = {"TOKENIZER": ["pairs.c"], **_store_pairs(tokenizer, weights)}
+    end = tokenizer.end_of_text
+    return own | {
+        "TITLE": f"A language model of {model.entry}, as C99.", "STEP": "token",
+        "REFUSAL": ", or NULL if the model lacks the token", "INPUT": "int32_t token", "SHAPE": "",
+        "CHECK": "    if (token < 0 || token >= MODEL_RESULTS)\n        return 0;\n",
+        "EXTRAS": ", a sampler and the tokenizer", "TEXT": ["text.h"], "SAMPLER": ["sampler.c"],
+        "ENUM": _enum(LOWEST=logit.min, LONGEST=longest, END=-1 if end is None else end, **merges),
+        "SHIFT": logit.frac + 4, "POWERS": _table(EXP_TABLE.tolist(), "{}", 10)}
+
+
+def _frame_gaps(model: QuantizedModel, name: str) -> dict[str, Any]:
+    """Of a network over frames."""
+    channels, = model.entry.shape
+    return {
+        "TITLE": f"A network over {model.entry}, as C99.", "STEP": "frame", "REFUSAL": "",
+        "INPUT": "const int32_t frame[MODEL_CHANNELS]", "SHAPE": f"[{channels}]", "CHECK": "",
+        "EXTRAS": "", "RUN": f"./{name} < FRAMES.csv",
+        "ENUM": _enum(CHANNELS=channels, BITS=model.entry.high.bit_length() + 1,
+                      ONE=1 << model.logit.frac),
+        "FRACTIONS": _table(model.fraction_bits.tolist(), "{}", 20)}
+
+
+def _test_gaps(model: QuantizedModel, weights: bytearray) -> dict[str, Any]:
+    """Of the self-test: the steps of the ONNX graphs' tests, and the same digest."""
+    steps = sample_steps(model.entry, _BATCH, _LENGTH)
+    rows = json.dumps(steps.tolist()).replace("[", "{").replace("]", "}")[1:-1]
+    return {
+        "TEST": ["sha256.c", "test.c"], "LENGTH": _LENGTH,
+        "STEPS": "        " + rows.replace("}, {", "},\n        {"),
+        "DIGEST": _digest(digest_of(*IntegerModel(model).run(steps))),
+        "WEIGHTS_DIGEST": _digest(hashlib.sha256(weights).hexdigest()),
+        "FIRST": _words(_fractions(8, 2)), "ROUNDS": _words(_fractions(64, 3))}
+
+
+def _blob_gaps(blob: bool) -> dict[str, Any]:
+    """Of where the weights are."""
+    if blob:
+        return {"DECLARED": "", "WEIGHTS_FILE": "", "LOADER": _raw("loader.c"),
+                "LOAD": "    if (!load())\n        return 2;\n",
+                "BESIDE": "`model.bin`, for a program to map or for flash"}
+    return {"DECLARED": "extern const uint8_t model_weights[MODEL_WEIGHTS];\n\n",
+            "WEIGHTS_FILE": "model_weights.c ", "LOADER": "", "LOAD": "",
+            "BESIDE": "`model_weights.c`"}
 
 
 def _store_pairs(tokenizer: BytePairTokenizer, weights: bytearray) -> dict[str, int]:
@@ -163,16 +194,17 @@ def _store_pairs(tokenizer: BytePairTokenizer, weights: bytearray) -> dict[str, 
     if len(tokenizer.merges) > _MOST_MERGES:
         raise ValueError(f"a model in C has at most {_MOST_MERGES:,} merges of bytes, got "
                          f"{len(tokenizer.merges):,}")
-    token_of = {spelling: token for token, spelling in enumerate(tokenizer.spellings)}
-    merges = sorted(
-        (left, right, rank, token_of[tokenizer.spellings[left] + tokenizer.spellings[right]])
-        for rank, (left, right) in enumerate(tokenizer.merges.tolist()))
-    ends = np.cumsum([0, *map(len, tokenizer.spellings)])
+    spellings = tokenizer.spellings
+    token_of = {spelling: token for token, spelling in enumerate(spellings)}
+    merges = sorted((left, right, rank, token_of[spellings[left] + spellings[right]])
+                    for rank, (left, right) in enumerate(tokenizer.merges.tolist()))
+    ends = np.cumsum([0, *map(len, spellings)])
     places = {}
-    for place, content in (("MERGES", np.array(merges, "<u2")), ("ENDS", ends.astype("<u4")),
-                           ("SPELLINGS", b"".join(tokenizer.spellings))):
+    for place, content in (("MERGES", np.array(merges, "<u2").tobytes()),
+                           ("ENDS", ends.astype("<u4").tobytes()),
+                           ("SPELLINGS", b"".join(spellings))):
         places[place] = len(weights)
-        weights += bytes(content)
+        weights += content
     return places
 
 
@@ -183,15 +215,9 @@ def _raw(name: str) -> str:
     return (files("sterna.export.c.sources") / name).read_text(encoding="utf-8")
 
 
-def _source(source: str, gaps: Mapping[str, Any], name: str) -> str:
-    """A source with its gaps filled, and the name of the model in place of ``model``."""
-    text = _filled(_raw(source), gaps)
-    text = re.sub(r"\bmodel(?=_[a-z]|\.(?:h|c|bin)\b)", name, text)
-    return re.sub(r"\bMODEL_", f"{name.upper()}_", text)
-
-
 def _filled(text: str, gaps: Mapping[str, Any]) -> str:
-    return re.sub(r"@([A-Z][A-Z0-9_]*)@", lambda gap: str(gaps.get(gap[1], gap[0])), text)
+    """A source with the gaps ``@NAME@`` filled, also those of what fills them."""
+    return re.sub(r"@([A-Z][A-Z0-9_]*)@", lambda gap: _filled(str(gaps[gap[1]]), gaps), text)
 
 
 def _needed(text: str, calls: str) -> str:
@@ -214,32 +240,26 @@ def _enum(**numbers: int) -> str:
 def _wrapped(line: str) -> str:
     """A line in ones of at most 100 characters, indented like its arguments."""
     return textwrap.fill(line, 100, subsequent_indent=" " * (line.find("(") + 1),
-                         drop_whitespace=True, break_on_hyphens=False)
+                         break_on_hyphens=False)
 
 
-def _table(values: Iterable[object], form: str, indent: str, per_line: int) -> str:
+def _table(values: Iterable[object], form: str, per_line: int) -> str:
     words = [form.format(value) for value in values]
-    return ",\n".join(indent + ", ".join(words[i:i + per_line])
+    return ",\n".join("        " + ", ".join(words[i:i + per_line])
                       for i in range(0, len(words), per_line))
 
 
 def _words(values: Iterable[int]) -> str:
-    return _table(values, "0x{:08x}", "        ", 8)
+    return _table(values, "0x{:08x}", 8)
 
 
-def _digest_words(digest: str) -> str:
+def _digest(digest: str) -> str:
     return _words(int(digest[i:i + 8], 16) for i in range(0, 64, 8))
 
 
-def _nested(array: np.ndarray) -> str:
-    """An array as an initialiser, without its outer braces."""
-    text = json.dumps(array.tolist()).replace("[", "{").replace("]", "}")[1:-1]
-    return "        " + text.replace("}, {", "},\n        {")
-
-
 def _fractions(count: int, power: int) -> list[int]:
-    """The first 32 bits behind the point of the square or cube roots of the first primes, as
-    SHA-256 takes them."""
+    """The first 32 bits behind the point of the square or cube roots of the first primes: the
+    constants of SHA-256."""
     primes = [n for n in range(2, 312) if all(n % divisor for divisor in range(2, isqrt(n) + 1))]
     return [_root(prime << 32 * power, power) & 0xFFFF_FFFF for prime in primes[:count]]
 

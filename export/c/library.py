@@ -15,8 +15,11 @@ import numpy as np
 
 from sterna.model.cpp_library import CompileError, NoCompilerError
 from sterna.model.folder import MANIFEST
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.compare import Comparison, compare
+from sterna.model.quantized.integer import IntegerModel
 
-__all__ = ["CLibrary"]
+__all__ = ["CLibrary", "check_c"]
 
 
 class CLibrary:
@@ -61,7 +64,7 @@ class CLibrary:
                     ctypes.POINTER(ctypes.c_int32))
                 found = step(ctypes.c_void_p(self.weights), state, self._scratch, entry)
                 results[row, t] = np.ctypeslib.as_array(found, (self._results,))
-        last = [np.frombuffer(state, self._type).reshape(self._layers, -1) for state in states]
+        last = [np.frombuffer(state.raw, self._type).reshape(self._layers, -1) for state in states]
         return results, np.stack(last, axis=1).astype(np.int32)
 
     def passes_its_test(self) -> bool:
@@ -69,6 +72,21 @@ class CLibrary:
         states = ctypes.create_string_buffer(2 * self._state_bytes)
         test = getattr(self.functions, f"{self.name}_test")
         return bool(test(ctypes.c_void_p(self.weights), states, self._scratch))
+
+
+def check_c(model: QuantizedModel, folder: str | Path, steps: np.ndarray) -> Comparison:
+    """Compile a folder of ``model`` and compare it with the integer reference.
+
+    Compares the results of every step, and the last state, for tokens ``[batch, length]`` or frames
+    ``[batch, length, channels]``; the sequences take turns step by step. Raises as
+    :class:`CLibrary`.
+    """
+    steps = model.entry.array(steps, ["batch", "length"])
+    expected, got = IntegerModel(model).run(steps), CLibrary(folder).run(steps)
+    return sum((compare(record.name, state[None], own[None], first_token=steps.shape[1] - 1)
+                for record, state, own in zip(model.states, expected[1], got[1], strict=True)),
+               compare(model.entry.result, np.swapaxes(expected[0], 0, 1),
+                       np.swapaxes(got[0], 0, 1)))
 
 
 def _compile(arguments: list[str]) -> None:

@@ -114,13 +114,14 @@ class Step:
                      f"{epsilon} + {at(extra)}" if extra else epsilon)
             case Project(name, norm, rows, columns):
                 added = group[-1]
-                base, result = "0", f"{name}.z"
-                q, v = at(f"{norm}.q"), at(f"{norm}.v")
+                base, result = "0", record.result
+                activations, scale = at(f"{norm}.q"), at(f"{norm}.v")
                 if isinstance(added, Add):
-                    base, result = at(next(x for x in added.reads if x != result)), added.name
+                    other = next(x for x in added.reads if x != result)
+                    base, result = self._places[other], added.name
                     self._release(done)
-                call("project", self._value(result, rows), base, self._store(name), q, v, rows,
-                     columns, record.combine_shift, _bits(added))
+                call("project", self._value(result, rows), base, self._store(name),
+                     activations, scale, rows, columns, record.combine_shift, _bits(added))
             case Sigmoid(_, _, width, z, _, step_bits, complement):
                 y, x = self._mapped(record, done)
                 call("sigmoid", y, x, self._store("sigmoid"), width, z.bits, step_bits,

@@ -55,7 +55,7 @@ int main(void)
                 break;
             frame[i] = fixed(number, fractions[i]);
         }
-        if (i == 0 && row == 1)         /* a header */
+        if (i == 0 && row == 1 && end == at)        /* a header */
             continue;
         if (i < MODEL_CHANNELS || (*at != '\n' && *at != '\r' && *at != 0)) {
             fprintf(stderr, "@NAME@: line %ld: expected %d numbers\n", row, MODEL_CHANNELS);

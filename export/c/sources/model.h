@@ -1,6 +1,6 @@
 /* @TITLE@
  *
- * Made by Sterna @VERSION@ from the model with the SHA-256 @SHA256@.
+ * Made by Sterna @VERSION@ from the model with the SHA-256 @MODEL_SHA256@.
  *
  * Integers alone: no memory is allocated, and nothing here is written to but what a caller passes.
  * Two states are two instances. A result belongs to the scratch, until its next use. */
@@ -27,7 +27,7 @@ typedef struct {
 
 /* Needs no initial value, and keeps nothing from step to step. */
 typedef struct {
-@SCRATCH@
+@SCRATCH_ARRAYS@
 } model_scratch;
 
 @DECLARED@/* Advance by a @STEP@; returns MODEL_RESULTS @RESULT_NAME@@REFUSAL@. */

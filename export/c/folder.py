@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -31,6 +30,12 @@ __all__ = ["export_c"]
 _BATCH, _LENGTH = 2, 8
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _MOST_MERGES = (1 << 16) - 1
+_MEANINGS = {
+    "WEIGHTS": "bytes of weights", "LAYERS": "vectors of a state", "WIDTH": "values of each",
+    "LOWEST": "no logit is less", "LONGEST": "most bytes that a token spells",
+    "END": "the token that ends a text, -1 for none", "MERGES": "of two tokens",
+    "CHANNELS": "numbers of a frame", "BITS": "signed bits of each", "ONE": "a result of 1.0"}
+"""What the constants in the header mean."""
 
 
 def export_c(
@@ -129,7 +134,11 @@ def _step_gaps(step: Step) -> dict[str, Any]:
             f"    {'model_value' if kind == 'value' else kind} {own}[{length}];"
             for own, (kind, length) in step.places.items() if length),
         "STORED": step.stored_bytes, "WIDE_BITS": step.wide_bits, "RESULT_NAME": entry.result,
-        "FRAC": model.logit.frac, "WIDTH": model.states[0].width}
+        "SIZES": "\n".join([
+            _enum(WEIGHTS=len(step.weights)),
+            _constant("RESULTS", model.records[-1].width,
+                      f"{entry.result} of a step, {model.logit.frac} fraction bits"),
+            _enum(LAYERS=len(model.states), WIDTH=model.states[0].width)])}
 
 
 def _text_gaps(model: QuantizedModel, weights: bytearray) -> dict[str, Any]:
@@ -147,11 +156,11 @@ def _text_gaps(model: QuantizedModel, weights: bytearray) -> dict[str, Any]:
     end = tokenizer.end_of_text
     return own | {
         "TITLE": f"A language model of {model.entry}, as C99.", "STEP": "token",
-        "REFUSAL": ", or NULL if the model lacks the token", "INPUT": "int32_t token", "SHAPE": "",
+        "REFUSAL": ", or NULL if the model lacks the token", "INPUT": "int32_t token",
         "CHECK": "    if (token < 0 || token >= MODEL_RESULTS)\n        return 0;\n",
         "EXTRAS": ", a sampler and the tokenizer", "TEXT": ["text.h"], "SAMPLER": ["sampler.c"],
         "ENUM": _enum(LOWEST=logit.min, LONGEST=longest, END=-1 if end is None else end, **merges),
-        "SHIFT": logit.frac + 4, "POWERS": _table(EXP_TABLE.tolist(), "{}", 10)}
+        "SHIFT": logit.frac + 4, "POWERS": _table((EXP_TABLE - 1).tolist(), "{}", 10)}
 
 
 def _frame_gaps(model: QuantizedModel, name: str) -> dict[str, Any]:
@@ -159,7 +168,7 @@ def _frame_gaps(model: QuantizedModel, name: str) -> dict[str, Any]:
     channels, = model.entry.shape
     return {
         "TITLE": f"A network over {model.entry}, as C99.", "STEP": "frame", "REFUSAL": "",
-        "INPUT": "const int32_t frame[MODEL_CHANNELS]", "SHAPE": f"[{channels}]", "CHECK": "",
+        "INPUT": "const int32_t frame[MODEL_CHANNELS]", "CHECK": "",
         "EXTRAS": "", "RUN": f"./{name} < FRAMES.csv",
         "ENUM": _enum(CHANNELS=channels, BITS=model.entry.high.bit_length() + 1,
                       ONE=1 << model.logit.frac),
@@ -167,12 +176,11 @@ def _frame_gaps(model: QuantizedModel, name: str) -> dict[str, Any]:
 
 
 def _test_gaps(model: QuantizedModel, weights: bytearray) -> dict[str, Any]:
-    """Of the self-test: the steps of the ONNX graphs' tests, and the same digest."""
+    """Of the self-test: the steps of the test in ONNX files, and the same digest."""
     steps = sample_steps(model.entry, _BATCH, _LENGTH)
-    rows = json.dumps(steps.tolist()).replace("[", "{").replace("]", "}")[1:-1]
     return {
         "TEST": ["sha256.c", "test.c"], "LENGTH": _LENGTH,
-        "STEPS": "        " + rows.replace("}, {", "},\n        {"),
+        "STEP_OF_TEST": _raw("test_frame.c" if model.is_network else "test_token.c"),
         "DIGEST": _digest(digest_of(*IntegerModel(model).run(steps))),
         "WEIGHTS_DIGEST": _digest(hashlib.sha256(weights).hexdigest()),
         "FIRST": _words(_fractions(8, 2)), "ROUNDS": _words(_fractions(64, 3))}
@@ -234,7 +242,12 @@ def _needed(text: str, calls: str) -> str:
 
 
 def _enum(**numbers: int) -> str:
-    return "\n".join(f"    MODEL_{name} = {value}," for name, value in numbers.items())
+    """Constants for the header, each with what it is."""
+    return "\n".join(_constant(name, value, _MEANINGS[name]) for name, value in numbers.items())
+
+
+def _constant(name: str, value: int, meaning: str) -> str:
+    return f"{f'    MODEL_{name} = {value},':<32}/* {meaning} */"
 
 
 def _wrapped(line: str) -> str:

@@ -7,7 +7,7 @@ fits, else 32, and reuse the buffers of values that are no longer needed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
 
@@ -67,9 +67,8 @@ class Step:
         groups = list(_groups(model.records))
         self.value_bits = 16 if all(
             _limit(group[-1], bounds) < 1 << 15 for group in groups) else 32
-        self.wide_bits = 32 if all(
-            bounds[f"{record.name}{end}"] < most for record in model.records
-            for end, most in _PRODUCTS.get(type(record), {}).items()) else 64
+        self.wide_bits = 32 if self.value_bits == 16 and all(
+            self._is_narrow(record, bounds) for record in model.records) else 64
         self._places: dict[str, str] = {}
         self._free: dict[tuple[str, int], list[int]] = defaultdict(list)
         self._offsets: dict[str, int] = {}
@@ -82,6 +81,17 @@ class Step:
         for i, group in enumerate(groups):
             self._append(group, {name for name, at in last.items() if at == i})
         self.result = self._places[model.records[-1].result]
+
+    def _is_narrow(self, record: Record, bounds: Mapping[str, int]) -> bool:
+        """Whether every product of a record fits in 32 bits, signed where it may be negative."""
+        if isinstance(record, Project):
+            own = self.model.projections[record.name]
+            product = (own.k << record.scale_frac) + (1 << record.combine_shift >> 1)
+            largest = int(np.abs(own.weight, dtype=np.int64).sum(axis=1).max())
+            total = 127 * largest * (product >> record.combine_shift) + (1 << own.shift)
+            return product < 1 << 32 and total < 1 << 31
+        return all(bounds[f"{record.name}{end}"] < 1 << 31
+                   for end in _PRODUCTS.get(type(record), ()))
 
     def _append(self, group: Sequence[Record], done: set[str]) -> None:
         """Append the call of a record, or of a projection and the sum that it goes to; values
@@ -195,16 +205,14 @@ class Step:
         return np.asarray(numbers, f"<i{self.stored_bytes}").tobytes()
 
 
-_SIGNED, _UNSIGNED = 1 << 31, 1 << 32
-_PRODUCTS: dict[type[Record], dict[str, int]] = {
-    Norm: {".q": _SIGNED, ".s": _SIGNED, ".v": _SIGNED}, Quantize: {".q": _SIGNED},
-    Project: {".a": _UNSIGNED, ".z": _SIGNED}, Sigmoid: {"": _SIGNED}, Recur: {"": _SIGNED},
-    Multiply: {"": _SIGNED}, Root: {".s": _SIGNED}}
-"""Limits of 32-bit products by the kind of record, and the end of the name of their bound."""
+_PRODUCTS: dict[type[Record], tuple[str, ...]] = {
+    Norm: (".q", ".s", ".v"), Quantize: (".q",), Root: (".s",),
+    **dict.fromkeys((Input, Narrow, Scale, Energy, Sigmoid, Recur, Multiply), ("",))}
+"""Ends of the names of the bounds of products, by the kind of record."""
 _LETTERS = {"value": "x", "int8_t": "q", "int32_t": "n", "int64_t": "r"}
 
 
-def _limit(record: Record, bounds: dict[str, int]) -> int:
+def _limit(record: Record, bounds: Mapping[str, int]) -> int:
     """The largest value of a record that is stored as one."""
     match record:
         case Norm() | Quantize() | Energy() | Root():

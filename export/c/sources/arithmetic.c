@@ -5,12 +5,12 @@ static wide rs(wide x, int shift)
 }
 
 /* The same, to the left if the shift is negative. */
-static int64_t shifted(int64_t x, int shift)
+static wide shifted(wide x, int shift)
 {
-    return shift <= 0 ? x * ((int64_t)1 << -shift) : (x + ((int64_t)1 << (shift - 1))) >> shift;
+    return shift < 0 ? x * ((wide)1 << -shift) : rs(x, shift);
 }
 
-static value clip(int64_t x, int bits)
+static value clip(wide x, int bits)
 {
     const int32_t most = INT32_MAX >> (32 - bits);
     return (value)(x > most ? most : x < -most - 1 ? -most - 1 : x);
@@ -56,7 +56,7 @@ static void scale_frame(value *y, const int32_t *frame, const uint8_t *numbers, 
 {
     int i;
     for (i = 0; i < n; i++)
-        y[i] = clip(shifted((int64_t)frame[i] - stored(numbers, i), stored(numbers, n + i)),
+        y[i] = clip(shifted((wide)frame[i] - stored(numbers, i), stored(numbers, n + i)),
                     bits);
     y[n] = one;
 }
@@ -74,7 +74,7 @@ static void scale(value *y, const value *x, const uint8_t *gains, int n, int shi
 {
     int i;
     for (i = 0; i < n; i++)
-        y[i] = clip(shifted((int64_t)x[i] * stored(gains, i), shift), bits);
+        y[i] = clip(shifted((wide)x[i] * stored(gains, i), shift), bits);
 }
 
 static int64_t sum_of_squares(const value *x, int n)
@@ -98,7 +98,7 @@ static int32_t eight_bits(int8_t *q, const value *x, int n, int k)
         if (m > largest)
             largest = m;
     }
-    reciprocal = ((wide)127 << k) / (largest > 0 ? largest : 1);
+    reciprocal = (wide)(((uwide)127 << k) / (uwide)(largest > 0 ? largest : 1));
     for (i = 0; i < n; i++)
         q[i] = (int8_t)rs(x[i] * reciprocal, k);
     for (; i % 4 != 0; i++)
@@ -215,5 +215,5 @@ static void add(value *y, const value *x, const value *z, int n, int bits)
 {
     int i;
     for (i = 0; i < n; i++)
-        y[i] = clip((int64_t)x[i] + z[i], bits);
+        y[i] = clip((wide)x[i] + z[i], bits);
 }

@@ -1,14 +1,14 @@
 #include "model.h"
 
-#include <string.h>
+#include <stddef.h>
 
 #if (-1 >> 1) != -1
 #error "a negative number must keep its sign when it is shifted right"
 #endif
 
-#define STORED @STORED@       /* bytes of a number in the weights */
+#define STORED @STORED@                /* bytes of a number in the weights */
 typedef model_value value;
-typedef int@WIDE_BITS@_t wide;         /* holds every product: proved from the formats by Sterna */
+typedef int@WIDE_BITS@_t wide;           /* of products: Sterna proved from formats and weights that they fit */
 typedef uint@WIDE_BITS@_t uwide;
 
 @ARITHMETIC@

@@ -1,6 +1,7 @@
 /* @TITLE@
  *
- * Made by Sterna @VERSION@ from the model with the SHA-256 @MODEL_SHA256@.
+ * Made by Sterna @VERSION@ from the model with this SHA-256:
+ * @MODEL_SHA256@
  *
  * Integers alone: no memory is allocated, and nothing here is written to but what a caller passes.
  * Two states are two instances. A result belongs to the scratch, until its next use. */
@@ -11,11 +12,8 @@
 #include <stdint.h>
 
 enum {
-    MODEL_WEIGHTS = @WEIGHTS@,      /* bytes of weights */
-    MODEL_RESULTS = @RESULTS@,      /* @RESULT_NAME@ of a step, with @FRAC@ fraction bits */
+@SIZES@
 @ENUM@
-    MODEL_LAYERS = @LAYERS@,
-    MODEL_WIDTH = @WIDTH@
 };
 
 typedef int@VALUE_BITS@_t model_value;

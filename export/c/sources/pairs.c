@@ -79,6 +79,8 @@ int32_t model_decode(const uint8_t *weights, int32_t token, uint8_t *text)
     const uint8_t *const at = weights + @ENDS@ + 4 * (size_t)token;
     const int32_t begin = number_at(at) | number_at(at + 2) << 16;
     const int32_t length = (number_at(at + 4) | number_at(at + 6) << 16) - begin;
-    memcpy(text, weights + @SPELLINGS@ + begin, (size_t)length);
+    int32_t i;
+    for (i = 0; i < length; i++)
+        text[i] = weights[@SPELLINGS@ + begin + i];
     return length;
 }

@@ -3,12 +3,12 @@
 /* The chance of a logit, that of the largest being 65536. */
 static uint32_t chance(const model_sampler *s, int32_t largest, int32_t logit)
 {
-    static const uint32_t powers[64] = {    /* 2^(16 - j / 64) */
+    static const uint16_t powers[64] = {    /* 2^(16 - j / 64) - 1 */
 @POWERS@
     };
     const uint64_t u = ((uint64_t)(uint32_t)(largest - logit) * s->beta
                         + ((uint64_t)1 << (@SHIFT@ - 1))) >> @SHIFT@;
-    return u >= 17 * 64 ? 0 : powers[u & 63] >> (u >> 6);
+    return u >= 17 * 64 ? 0 : (powers[u & 63] + (uint32_t)1) >> (u >> 6);
 }
 
 /* The chances of the logits above a level together, and how many these are. */
@@ -68,12 +68,10 @@ int32_t model_sample(model_sampler *s, const model_value *logits)
         if (low > level)
             room = MODEL_RESULTS;
         level = low;
-        if (level >= MODEL_LOWEST) {
-            const uint64_t each = (uint64_t)chance(s, largest, (int32_t)level) << 16;
-            bound -= above(s, logits, largest, level, &count) << 16;
-            if (each > 0 && (bound + each - 1) / each < room)
-                room = (uint32_t)((bound + each - 1) / each);
-        }
+        bound -= above(s, logits, largest, level, &count) << 16;
+        for (left = 0, sum = 0; left < room && sum < bound; left++)
+            sum += (uint64_t)chance(s, largest, (int32_t)level) << 16;
+        room = left;
     }
     s->state ^= s->state << 13;
     s->state ^= s->state >> 17;

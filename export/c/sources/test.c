@@ -6,6 +6,15 @@ static void hash_values(sha256 *s, const value *x, int n)
             sha256_byte(s, (uint32_t)x[i] >> shift & 255);
 }
 
+static void clear(model_state states[2])
+{
+    int i, layer;
+    for (layer = 0; layer < MODEL_LAYERS; layer++)
+        for (i = 0; i < MODEL_WIDTH; i++)
+            states[0].h[layer][i] = states[1].h[layer][i] = 0;
+}
+
+@STEP_OF_TEST@
 int model_test(const uint8_t *weights, model_state states[2], model_scratch *scratch)
 {
     static const uint32_t stored_digest[8] = {
@@ -13,9 +22,6 @@ int model_test(const uint8_t *weights, model_state states[2], model_scratch *scr
     };
     static const uint32_t digest[8] = {
 @DIGEST@
-    };
-    static const int32_t steps[2][@LENGTH@]@SHAPE@ = {
-@STEPS@
     };
     sha256 s;
     uint32_t at;
@@ -26,14 +32,13 @@ int model_test(const uint8_t *weights, model_state states[2], model_scratch *scr
     if (!sha256_is(&s, stored_digest))
         return 0;
     sha256_start(&s);
-    memset(states, 0, 2 * sizeof *states);
+    clear(states);
     for (row = 0; row < 2; row++)
         for (t = 0; t < @LENGTH@; t++)
-            hash_values(&s, model_step(weights, &states[row], scratch, steps[row][t]),
-                        MODEL_RESULTS);
+            hash_values(&s, test_step(weights, &states[row], scratch, row, t), MODEL_RESULTS);
     for (t = 0; t < MODEL_LAYERS; t++)
         for (row = 0; row < 2; row++)
             hash_values(&s, states[row].h[t], MODEL_WIDTH);
-    memset(states, 0, 2 * sizeof *states);
+    clear(states);
     return sha256_is(&s, digest);
 }

@@ -76,9 +76,9 @@ def main() -> None:
             functions.append((name, target.name, *(
                 f"{function} {100 * count / counts.total():.0f}%"
                 for function, count in counts.most_common(4))))
-    Table("-Os; instructions and estimated ms a step",
-          ("model", "processor", "code", "flash", "RAM", "stack of it", "instructions",
-           *(f"ms at {clock} MHz" for clock in CLOCKS)), rows).print()
+    Table(f"bytes; instructions a step, and estimated ms at {', '.join(map(str, CLOCKS))} MHz",
+          ("model", "processor", "code", "flash", "RAM", "instructions", *["ms"] * len(CLOCKS)),
+          rows).print()
     Table("instructions by function", ("model", "processor", "", "", "", ""), functions).print()
 
 
@@ -101,7 +101,7 @@ def measured(
     flash = sum(_sizes(target, program).values())
     instructions = own.total()
     return [f"{flash - facts['weights']:,}", f"{flash:,}",
-            f"{facts['state'] + facts['scratch'] + int(stack):,}", stack, f"{instructions:,.0f}",
+            f"{facts['state'] + facts['scratch'] + int(stack):,}", f"{instructions:,.0f}",
             *(f"{instructions / clock / 1000:.2f}" for clock in CLOCKS)], own
 
 

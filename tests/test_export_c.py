@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from c_targets import TARGETS, measured
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_checkpoint import make_checkpoint
@@ -47,9 +48,10 @@ def _equal(model: QuantizedModel, folder: Path, steps: np.ndarray) -> CLibrary:
     return library
 
 
-def _build(folder: Path, options: str = "-O1") -> Path:
+def _build(folder: Path, options: str = "-O1", compiler: str = "cc") -> Path:
     """Compile the program of a folder; return it."""
-    done = subprocess.run(["make", "-B", "-C", folder, f"CFLAGS={WARNINGS} {options}"],
+    done = subprocess.run(
+        ["make", "-B", "-C", folder, f"CC={compiler}", f"CFLAGS={WARNINGS} {options}"],
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder / "model"
@@ -108,24 +110,60 @@ def test_a_converted_checkpoint_is_the_reference(profile, tmp_path):
     _equal(model, tmp_path / "c", sample_steps(model.entry, 2, 30))
 
 
+@pytest.mark.parametrize("compiler", [
+    "cc", pytest.param("clang", marks=pytest.mark.needs("clang"))])
 @pytest.mark.parametrize("options", ["-O0", "-O2", "-Os", SANITIZERS])
-@pytest.mark.parametrize("name", ["micro", "vowels"])
-def test_every_option_of_a_compiler_gives_the_same(name, options, tmp_path):
-    model = load_model(name)
+def test_every_option_of_a_compiler_gives_the_same(options, compiler, tmp_path, capsys):
+    """A text as of ``sterna generate``, and a table as of ``sterna run``."""
+    model = load_model("micro")
     export_c(model, tmp_path / "c")
-    program = _build(tmp_path / "c", options)
-    if name == "vowels":
-        real = np.random.default_rng(0).normal(size=(40, *model.entry.shape)) * 2
-        table = "\n".join(["a header", *(",".join(f"{x:.17g}" for x in row) for row in real), ""])
-        code, out, _ = _run(program, table)
-        expected, _ = IntegerModel(model).run(model.integers(real)[0][None])
-        found = np.array([[float(x) for x in line.split(",")] for line in out.splitlines()])
-        np.testing.assert_array_equal(found * 2.0**model.logit.frac, expected[0])
-    else:
-        code, out, _ = _run(program, "The ", "tokens=200", "seed=7")
-        assert out == _text(model, "The ", 200, Sampler(temperature=0.7, seed=7,
-                                                        logit_frac=model.logit.frac))
-    assert code == 0
+    code, out, _ = _run(_build(tmp_path / "c", options, compiler), "The ", "tokens=200", "seed=7")
+    sampler = Sampler(temperature=0.7, seed=7, logit_frac=model.logit.frac)
+    assert (code, out) == (0, _text(model, "The ", 200, sampler))
+    export_c(load_model("vowels"), tmp_path / "v")
+    rows = np.random.default_rng(0).normal(size=(40, 12)) * 3
+    table = tmp_path / "frames.csv"
+    table.write_text("".join(f"{','.join(map(str, row))}\n"
+                             for row in [["channel"] * 12, *rows.tolist()]))
+    assert main(["run", "vowels", str(table)]) == 0
+    code, out, _ = _run(_build(tmp_path / "v", options, compiler), table.read_text())
+    assert (code, out) == (0, capsys.readouterr().out)
+
+
+def test_a_sum_of_a_row_of_your_own(tmp_path):
+    """With instructions of the processor, for example."""
+    export_c(load_model("micro"), tmp_path / "c")
+    (tmp_path / "c" / "mine.h").write_text("""
+#include <stdint.h>
+static inline int32_t mine(const uint8_t *codes, const int8_t *q, int bytes)
+{
+    int32_t sum = 0;
+    for (int j = 0; j < 4 * bytes; j++)
+        sum += q[j] * (codes[j % bytes] >> 2 * (j / bytes) & 3);
+    return sum PLUS;
+}
+""")
+    for plus, code in (("", 0), ("+ 1", 1)):
+        program = _build(tmp_path / "c", f"-DMODEL_DOT=mine -include mine.h '-DPLUS={plus}'")
+        assert _run(program, "The ", "tokens=5")[0] == code
+
+
+def test_the_example_of_the_page_compiles(tmp_path):
+    export_c(load_model("micro"), tmp_path / "c")
+    page = (Path(__file__).parents[1] / "docs" / "c.md").read_text()
+    (tmp_path / "c" / "main.c").write_text(page.split("```c\n")[1].split("```")[0])
+    _build(tmp_path / "c")
+
+
+@pytest.mark.needs("arm-none-eabi-gcc", "riscv64-unknown-elf-gcc", "qemu-system-arm",
+                   "qemu-system-riscv32")
+def test_microcontrollers_compute_the_same(tmp_path):
+    """In QEMU, which the benchmark compares with the reference."""
+    for target in TARGETS:
+        row, counts = measured(load_model("micro"), target, tmp_path / target.name, steps=3)
+        assert [int(each.replace(",", "")) < most
+                for each, most in zip(row, (4_200, 20_000, 2_000), strict=False)] == [True] * 3
+        assert counts.total() > 50_000
 
 
 def test_the_same_model_gives_the_same_bytes_and_each_group_of_columns_its_bits(tmp_path):

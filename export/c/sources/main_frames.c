@@ -47,6 +47,9 @@ int main(void)
               stderr);
         return 1;
     }
+    for (i = 0; i < MODEL_RESULTS; i++)
+        printf("%sy%d", i ? "," : "", i);
+    putchar('\n');
     while (fgets(line, sizeof line, stdin)) {
         row++;
         for (at = line, i = 0; i < MODEL_CHANNELS; i++, at = *end == ',' ? end + 1 : end) {

@@ -129,6 +129,8 @@ def check_call(words: list[str]) -> None:
     """Parse a call as the command line itself would, without running it."""
     tool, *arguments = words
     if tool == "make":
+        if arguments[:1] == ["-C"]:
+            return      # the Makefile of a folder that Sterna wrote
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
         assert set(arguments) <= set(targets), f"the Makefile has no {arguments}"
         return

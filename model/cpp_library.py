@@ -113,18 +113,18 @@ class CppLibrary:
 
 def compiler_key(compiler: str) -> str:
     """Hash of the compiler's version and target."""
-    told = [subprocess.run([compiler, option], capture_output=True, text=True, check=False).stdout
+    output = [subprocess.run([compiler, option], capture_output=True, text=True, check=False).stdout
             for option in ("--version", "-dumpmachine")]
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:8]
+    return hashlib.sha256("\n".join(output).encode()).hexdigest()[:8]
 
 
 def _processor() -> str:
     """Model and features of the processor, as far as the system reports them."""
     try:
-        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        output = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
     # Only stable fields, of the first core; clocks and the like change.
     return "\n".join(re.findall(
         r"^(?:vendor_id|cpu family|model|flags|CPU \w+|Features)\s*:.*$",
-        told.split("\n\n")[0], re.MULTILINE))
+        output.split("\n\n")[0], re.MULTILINE))

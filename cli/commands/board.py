@@ -156,11 +156,11 @@ def build(
         "fmax_mhz": made.fmax_mhz, f"{steps}_per_second": rate,
     }, output, as_json)
     if not as_json:
-        told = (f"{design.cycles_per_token / params.clock_hz * 1e6:,.0f} microseconds a frame, "
+        speed = (f"{design.cycles_per_token / params.clock_hz * 1e6:,.0f} microseconds a frame, "
                 f"{rate:,.0f} frames/s over the serial line" if loaded.is_network else
                 f"{rate:,.0f} tokens/s by the cycle model, at most {params.baud // 10:,} over the "
                 f"serial line")
-        out.print(f"fmax {made.fmax_mhz:.1f} MHz (nextpnr, seed {made.seed}); {told}")
+        out.print(f"fmax {made.fmax_mhz:.1f} MHz (nextpnr, seed {made.seed}); {speed}")
         out.print(f"{path}: {len(made.data):,} bytes; not tried on a physical board")
     return 0
 

@@ -375,10 +375,10 @@ def _paths(
     for each in tiles:
         by_tile[each.x, each.y].append(each)
     paths: dict[str, list[str]] = defaultdict(list)
-    for (x, y), mine in sorted(by_tile.items()):
+    for (x, y), placed in sorted(by_tile.items()):
         left, top = x * _UNIT, (rows - 1 - y) * _UNIT
         logic = Counter[str]()
-        for each in mine:
+        for each in placed:
             name = _shown(each, names)
             if each.resource in _LOGIC:
                 logic[name] += each.cells

@@ -66,9 +66,9 @@ def build_bitstream(
     resources, TimingError if no seed meets the clock; both have an :class:`Attempt` as ``report``.
     """
     board, clock_mhz = design.params.board, design.params.clock_hz / _MHZ
-    told = progress or (lambda text, step: None)
+    report_step = progress or (lambda text, step: None)
     router = check_router(board.target)
-    tools = CachedTools(board.target, cache or user_cache("synthesis"), told,
+    tools = CachedTools(board.target, cache or user_cache("synthesis"), report_step,
                         pins=design.constraints)
     mapped = tools.map(design.verilog, TOP_MODULE)
     tried = Attempt(
@@ -87,7 +87,7 @@ def build_bitstream(
         report, routed = tools.place_pins(mapped, seed)
         tried.attempts[seed] = fmax = _fmax(clock_mhz, report)
         if fmax >= clock_mhz:
-            told("bitstream", None)
+            report_step("bitstream", None)
             return Bitstream(
                 tried.usage, tried.attempts, tried.passes, tried.tools,
                 f"{board.name}.{board.support.bitstream_suffix}",

@@ -212,8 +212,8 @@ class BoardTop(SerialTop):
             self.memory_clk.eq(ClockSignal()),
         ]
         for name in _MEMORY_PINS:
-            mine, its = getattr(self, name), getattr(memory, name)
-            m.d.comb += its.eq(mine) if name == "dq_i" else mine.eq(its)
+            own, inner = getattr(self, name), getattr(memory, name)
+            m.d.comb += inner.eq(own) if name == "dq_i" else own.eq(inner)
 
 
 def _join(m, source, sink, allowed=1):

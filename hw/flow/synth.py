@@ -46,8 +46,8 @@ def wrapper_text(module: str, ports: Sequence[Port]) -> str:
     path of the unit lies between two registers, and no output is optimised away.
     """
     inputs, outputs = (
-        [port for port in ports if port.direction == way and port.name not in ("clk", "rst")]
-        for way in ("input", "output"))
+        [port for port in ports if port.direction == direction and port.name not in ("clk", "rst")]
+        for direction in ("input", "output"))
     if not inputs or not outputs:
         raise ValueError(f"{module} must have inputs and outputs beside clk and rst")
     width = sum(port.width for port in outputs)
@@ -127,23 +127,23 @@ def synth(
         target = target_named(target)
     spec = unit_named(unit, model)
     _check_run(target, pnr, seeds, routed, freq_mhz)
-    told = progress or (lambda text, step: None)
+    report_step = progress or (lambda text, step: None)
     usual = None
     if not sizes:
-        told("sizes that fit", None)
+        report_step("sizes that fit", None)
         usual = usual_sizes(model, spec, target)
     tried = sizes or (usual.sizes if usual else {})
     sizes = _with_style(spec, tried, target, style)
     params = spec.params_for(model, sizes)
     tools = CachedTools(
-        target, user_cache("synthesis") if cache is None else cache, told,
+        target, user_cache("synthesis") if cache is None else cache, report_step,
         multipliers=multipliers)
 
     try:
         check_memories(spec, params, target)
     except FitError as error:
         raise FitError(f"{error}{what_fits(model, spec, target, tried)}") from None
-    told("Verilog", None)
+    report_step("Verilog", None)
     files, ports = _emit(model, spec, params)
     module = spec.module
     mapped = tools.map(files, module)

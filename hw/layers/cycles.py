@@ -40,11 +40,11 @@ class _Unit(Machine):
 
     def give_head(self, phase: int, sequence: int, last: bool) -> None:
         # The sums of a residual stream leave two cycles after the addends.
-        way = self.post.latency + 2 * (self.program[-1].kind is StageKind.LAST)
-        self.later(way + 2, self.post.gone)
-        self.times.append(self.cycle + way + 2)
+        latency = self.post.latency + 2 * (self.program[-1].kind is StageKind.LAST)
+        self.later(latency + 2, self.post.gone)
+        self.times.append(self.cycle + latency + 2)
         if last and sequence == self.params.batch - 1:
-            self.later(way, self.release, phase)
+            self.later(latency, self.release, phase)
 
     @abstractmethod
     def release(self, phase: int) -> None:
@@ -62,14 +62,14 @@ class _Matrices(_Unit):
 
     def run(self, matrices: list[int]) -> list[int]:
         """Return the cycles in which result words are offered, for consecutive vectors."""
-        params, coming = self.params, list(matrices)
+        params, waiting = self.params, list(matrices)
         expected = sum(self.program[each].groups * params.row_beats for each in matrices)
         per_tile = params.cols // params.quant_lanes
         while len(self.times) < expected:
             self.post.step()
             self.products.step()
-            if coming and not self.busy[self.loading]:
-                phase, matrix = self.loading, coming[0]
+            if waiting and not self.busy[self.loading]:
+                phase, matrix = self.loading, waiting[0]
                 last = self.chunk == self.words[matrix] - 1
                 if self.chunk == 0:
                     self.later(0, self._begin, phase, matrix)
@@ -80,7 +80,7 @@ class _Matrices(_Unit):
                 if last:
                     self.chunk = 0
                     self.later(0, self._loaded, phase)
-                    coming.pop(0)
+                    waiting.pop(0)
             self.end_cycle()
             self.cycle += 1
         return self.times
@@ -106,7 +106,7 @@ class _Layer(_Unit):
         self.own = self.words[0]
         self.total = params.vector_beats
         # Cycles from the last word to its vector's largest magnitude.
-        self.way = params.frame_steps + (params.post_lanes - 1).bit_length()
+        self.latency = params.frame_steps + (params.post_lanes - 1).bit_length()
         self.loaded = [False] * params.sequences
         self.word = 0
 
@@ -116,8 +116,8 @@ class _Layer(_Unit):
 
     def run(self, sequences: list[int]) -> list[int]:
         """As in :class:`_Matrices`, for vectors of these sequences."""
-        params, coming = self.params, list(sequences)
-        expected = len(coming) * self.program[-1].groups * params.row_beats
+        params, waiting = self.params, list(sequences)
+        expected = len(waiting) * self.program[-1].groups * params.row_beats
         while len(self.times) < expected:
             if self.reader:
                 self.reader.step()
@@ -126,12 +126,12 @@ class _Layer(_Unit):
             self.cells.step()
             asked = [self._step_phase(index) for index in range(params.phases)]
             self.norm.step(self.choose(asked))
-            if coming and (self.word >= self.own or not self.loaded[coming[0]]):
+            if waiting and (self.word >= self.own or not self.loaded[waiting[0]]):
                 self.word += 1
                 if self.word == self.total:
                     self.word = 0
-                    number = coming.pop(0)
-                    self.later(self.way, self.completed, number // params.batch)
+                    number = waiting.pop(0)
+                    self.later(self.latency, self.completed, number // params.batch)
                     self.later(0, self._load, number)
             self.end_cycle()
             self.cycle += 1

@@ -160,8 +160,8 @@ class SdramController(wiring.Component):
 
         # Words in flight from the memory, and room for them.
         m.submodules.queue = queue = fifo.SyncFIFO(width=16, depth=_FIFO_WORDS)
-        way = 1 + params.cas_latency + 1
-        flags = steps.flags(reads_word, way, "reads")
+        latency = 1 + params.cas_latency + 1
+        flags = steps.flags(reads_word, latency, "reads")
         kept = Signal(range(_FIFO_WORDS + 1))
         m.d.sync += kept.eq(kept + reads_word - (self.data.valid & self.data.ready))
         m.d.comb += [

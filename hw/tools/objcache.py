@@ -74,10 +74,10 @@ def _keep(target: Path, kept: Path) -> None:
 
 def _key(library: Path, command: list[str]) -> str:
     """Hash of the command, the compiler, its environment, and the library's contents."""
-    told = [subprocess.run([command[0], option], capture_output=True, check=False).stdout
+    output = [subprocess.run([command[0], option], capture_output=True, check=False).stdout
             for option in ("--version", "-dumpmachine")]
     digest = hashlib.sha256(repr(
-        (command, told, [os.environ.get(name) for name in _ENVIRONMENT])).encode())
+        (command, output, [os.environ.get(name) for name in _ENVIRONMENT])).encode())
     for file in sorted(path for path in library.rglob("*") if path.is_file()):
         digest.update(f"{file}\n".encode() + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:16]

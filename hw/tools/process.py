@@ -176,8 +176,8 @@ def run_yosys(folder: Path, script: str, *, timeout_s: float = 600) -> str:
         raise YosysError(f"Yosys did not finish within {timeout_s:g} s in {folder}") from error
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if done.returncode:
-        told = [line for line in (done.stdout + done.stderr).splitlines() if line not in text]
-        tail = [*text.strip().splitlines()[-8:], *told[-8:]]
+        output = [line for line in (done.stdout + done.stderr).splitlines() if line not in text]
+        tail = [*text.strip().splitlines()[-8:], *output[-8:]]
         raise YosysError(
             f"Yosys failed in {folder} (exit status {done.returncode}):\n" + "\n".join(tail))
     return text

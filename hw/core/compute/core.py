@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
 from amaranth.lib import stream, wiring
-from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.data import ArrayLayout, StructLayout, View
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.compute.block_memory import read_block_rom
@@ -28,6 +30,17 @@ def logit_layout(params: CoreParams) -> StructLayout:
     return StructLayout({
         "sequence": range(max(params.sequences, 2)), "last": 1,
         "logits": ArrayLayout(signed(params.profile.logit.bits), params.post_lanes)})
+
+
+class _RowWord(NamedTuple):
+    """A word of a sequence's row, whose values come ``latency`` cycles after all else."""
+
+    valid: Signal
+    sequence: Signal
+    index: Signal
+    is_last: Signal
+    values: View
+    latency: int
 
 
 class Embedder(wiring.Component):
@@ -67,18 +80,17 @@ class Embedder(wiring.Component):
         params = self.params
         steps = Pipeline(m, Const(1))
         source = self._from_port if params.port_bits else self._from_rom
-        reading, sequence, word, last_word, x, way = source(m, steps)
-        # One more cycle for routing to the memories of the vectors.
-        way += 1
-        valid = steps.flags(reading, way, "valid")[-1]
-        whose = element_layout(params)
-        place = Cat(Const(0, (params.post_lanes // params.cell_lanes).bit_length() - 1), word)
-        now = Signal(whose)
-        m.d.comb += [now.sequence.eq(sequence), now.place.eq(place), now.wide.eq(1),
-                     now.first.eq(word == 0), now.last.eq(last_word)]
-        later = whose(steps.delay(now, way, "whose"))
-        later_phase = steps.delay(self.phase, way, "whose_phase")
-        x = x.shape()(steps.register(x, "x"))
+        word = source(m, steps)
+        latency = word.latency + 1      # for routing to the memories of the vectors
+        valid = steps.flags(word.valid, latency, "valid")[-1]
+        layout = element_layout(params)
+        place = Cat(Const(0, (params.post_lanes // params.cell_lanes).bit_length() - 1), word.index)
+        now = Signal(layout)
+        m.d.comb += [now.sequence.eq(word.sequence), now.place.eq(place), now.wide.eq(1),
+                     now.first.eq(word.index == 0), now.last.eq(word.is_last)]
+        later = layout(steps.delay(now, latency, "whose"))
+        later_phase = steps.delay(self.phase, latency, "whose_phase")
+        x = word.values.shape()(steps.register(word.values, "x"))
         for index in range(params.phases):
             m.d.comb += [
                 self.embedded_valid[index].eq(valid & (later_phase == index)),
@@ -89,8 +101,7 @@ class Embedder(wiring.Component):
         return m
 
     def _from_rom(self, m, steps):
-        """Return (whether a word is read, its sequence, its index, whether it is the last, the
-        word, the latency of the word in cycles)."""
+        """Read the rows of a phase, word by word; return the :class:`_RowWord`."""
         params, job = self.params, self.jobs.payload
         per_chunk = params.quant_lanes // params.post_lanes
         active, reading = Signal(), Signal()
@@ -134,7 +145,7 @@ class Embedder(wiring.Component):
         bits = read_block_rom(m, steps, "table", table, params.post_lanes * size, depth, address,
                               small=params.compact)
         x = ArrayLayout(signed(size), params.post_lanes)(bits)
-        return reading, sequence, word, last_word, x, 2
+        return _RowWord(reading, sequence, word, last_word, x, 2)
 
     def _from_port(self, m, steps):
         """Request the rows of all sequences and forward their words on arrival. Returns the same
@@ -181,7 +192,7 @@ class Embedder(wiring.Component):
             with m.If(self.rows.valid):
                 m.d.sync += part.eq(Mux(self.rows.ready, 0, part + 1))
         x = ArrayLayout(signed(size), params.post_lanes)(steps.register(row, "row"))
-        return valid, sequence, word, last_word, x, 1
+        return _RowWord(valid, sequence, word, last_word, x, 1)
 
 
 class Core(wiring.Component):

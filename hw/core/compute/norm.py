@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import stream, wiring
-from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.data import ArrayLayout, StructLayout, View
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.params.geometry import MAX_SLOTS, Geometry
@@ -62,6 +64,15 @@ def norm_taps(params: Geometry) -> StructLayout:
         "maximum": params.tap_layout(m=unsigned(norm.y_bits), r=unsigned(norm.r_bits)),
         "root": params.tap_layout(s=unsigned(norm.sum_bits), n=unsigned(norm.norm_bits)),
         "scale": params.tap_layout(v=unsigned(norm.scale_bits))})
+
+
+class _Chunk(NamedTuple):
+    """Activations of a vector, whether they are its first, and whether all of it are zeros."""
+
+    valid: Signal
+    first: Signal
+    silent: Signal
+    acts: View
 
 
 class Norm(wiring.Component):
@@ -124,9 +135,9 @@ class Norm(wiring.Component):
         starts = Signal()
         quotients = self._divide if self.params.compact else self._look_up
         reciprocal, (v, rooted) = quotients(m, steps, starts, maximum, root)
-        vector = self._stream(m, steps, *self._reciprocals(
+        chunk = self._stream(m, steps, *self._reciprocals(
             m, steps, starts, maximum, root.done, *reciprocal))
-        owner = self._sum(m, steps, root, *vector)
+        owner = self._sum(m, steps, root, chunk)
         # With a divider, the next root begins only after this quotient is done.
         whose = owner.shape()(steps.delay(
             owner, 0 if self.params.compact else norm.quotient_steps, "whose"))
@@ -212,7 +223,7 @@ class Norm(wiring.Component):
         return ready, taken, vector
 
     def _stream(self, m, steps, ready, taken, following):
-        """Read, multiply and round a vector; return (chunk valid, first, silent, activations)."""
+        """Read, multiply and round a vector; return its :class:`_Chunk`s."""
         params, norm, profile = self.params, self.params.norm, self.params.profile
         active, first = Signal(), Signal()
         all_zero = Signal(reset_less=True)
@@ -268,12 +279,12 @@ class Norm(wiring.Component):
                 m.d.comb += self.coming[name].eq(before)
         m.d.comb += [self.acts.eq(acts), self.acts_valid.eq(valid[-1]),
                      self.coming_valid.eq(valid[-2])]
-        return (valid[-1], steps.delay(first, ACT_STEPS, "acts_first"),
-                steps.delay(all_zero, ACT_STEPS, "acts_silent"), acts)
+        return _Chunk(valid[-1], steps.delay(first, ACT_STEPS, "acts_first"),
+                      steps.delay(all_zero, ACT_STEPS, "acts_silent"), acts)
 
-    def _sum(self, m, steps, root, valid, first, silent, acts):
+    def _sum(self, m, steps, root, chunk):
         """Sum the squares and start the root; return the owner of the root."""
-        params, norm = self.params, self.params.norm
+        params, norm, acts = self.params, self.params.norm, chunk.acts
         level = []
         for lane in range(params.quant_lanes):
             parts = [steps.register(each, f"square{lane}_{index}")
@@ -285,22 +296,23 @@ class Norm(wiring.Component):
             depth += 1
             level = [steps.register(sum(level[i + 1:i + 2], start=level[i]), f"sum{depth}_{i}")
                      for i in range(0, len(level), 2)]
-        way = sum_steps(params) - 1
-        arrived = steps.flags(valid, way, "squared")[-1]
+        latency = sum_steps(params) - 1
+        arrived = steps.flags(chunk.valid, latency, "squared")[-1]
         total = Signal(norm.sum_bits, reset_less=True)
-        begins = steps.delay(first, way, "sum_begins")
+        begins = steps.delay(chunk.first, latency, "sum_begins")
         with m.If(arrived):
             m.d.sync += total.eq(Mux(begins, 0, total) + level[0])
-        complete = steps.flags(valid & acts.last, way + 1, "summed")[-1]
+        complete = steps.flags(chunk.valid & acts.last, latency + 1, "summed")[-1]
         owner = Signal(StructLayout({"phase": 1, "sequence": params.batch_bits}))
         m.d.comb += [
             root.start.eq(complete),
             # An all-zero vector takes the root of 127^2.
-            root.value.eq(Mux(steps.delay(silent, way + 1, "sum_silent"), 127 ** 2, total)),
+            root.value.eq(Mux(
+                steps.delay(chunk.silent, latency + 1, "sum_silent"), 127 ** 2, total)),
         ]
-        whose = steps.delay(Cat(acts.phase, acts.sequence), way + 1, "sum_of")
+        phase_and_sequence = steps.delay(Cat(acts.phase, acts.sequence), latency + 1, "sum_of")
         with m.If(complete):
-            m.d.sync += Cat(owner.phase, owner.sequence).eq(whose)
+            m.d.sync += Cat(owner.phase, owner.sequence).eq(phase_and_sequence)
             if params.trace:
                 m.d.sync += self._rooted_sum.eq(total)
         return owner

@@ -264,9 +264,10 @@ class Products(wiring.Component):
                 fill = cluster.next_fill
 
         # Cycles from the last cluster's next beat to its total.
-        way = params.array_latency - params.clusters - 1
-        valid = steps.flags(beat.valid, way, "valid")[-1]
-        first, last = steps.delay(beat.first, way, "first"), steps.delay(beat.last, way, "last")
+        latency = params.array_latency - params.clusters - 1
+        valid = steps.flags(beat.valid, latency, "valid")[-1]
+        first = steps.delay(beat.first, latency, "first")
+        last = steps.delay(beat.last, latency, "last")
         sums = Signal(params.sum_layout, reset_less=True)
         before, after = sums, None
         if params.batch > 1:
@@ -274,7 +275,7 @@ class Products(wiring.Component):
                 shape=params.sum_layout, depth=params.batch, init=[], attrs=NEVER_COLLIDES)
             write, read = kept.write_port(), kept.read_port(domain="comb")
             # Read a cycle ahead: the same sequence was written at least two cycles ago.
-            early = steps.delay(beat.sequence, way - 1, "early")
+            early = steps.delay(beat.sequence, latency - 1, "early")
             m.d.comb += [read.addr.eq(early), write.en.eq(valid),
                          write.addr.eq(steps.delay(early, 1, "sequence"))]
             before = params.sum_layout(steps.register(read.data, "before"))

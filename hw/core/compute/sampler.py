@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed, unsigned
+from typing import NamedTuple
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import memory, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
@@ -18,6 +20,16 @@ __all__ = ["TokenSampler", "choice_signature", "draw_cycles"]
 
 _READ_STEPS = 2     # from the address of logits to the logits: memory, its register
 _SHARE_STEPS = 6    # from a sum of weights to a random share of it
+
+
+class _Weighed(NamedTuple):
+    """The weights of a word of logits, and their sum."""
+
+    weights: Value
+    sum: Value
+    valid: Signal
+    index: Signal
+    is_last: Signal
 
 
 def _weigh_steps(params: CoreParams) -> int:
@@ -134,8 +146,7 @@ class TokenSampler(wiring.Component):
         # Draws: the weights of the logits, read word by word.
         beta, largest = Signal(BETA_BITS), Signal.like(best.value)
         reading = Signal()
-        weights, word_sum, arrived, arrived_word, over = self._weigh(
-            m, steps, reading, phase, largest, beta)
+        word = self._weigh(m, steps, reading, phase, largest, beta)
         draws_now = Signal()
         random, keeps = self._random(m, draws_now)
         total = Signal(self._units.total_bits)
@@ -148,7 +159,7 @@ class TokenSampler(wiring.Component):
         weight = Signal(self._units.weight_bits)
         tried, takes, upcoming = Signal(), Signal(), Signal.like(lane)
         with m.If(takes & ~rest[-1]):
-            m.d.sync += [before.eq(rest), rest.eq(rest - Mux(tried, weight, word_sum)),
+            m.d.sync += [before.eq(rest), rest.eq(rest - Mux(tried, weight, word.sum)),
                          lane.eq(upcoming)]
         with m.FSM():
             with m.State("IDLE"):
@@ -169,9 +180,9 @@ class TokenSampler(wiring.Component):
                         m.next = "IDLE"
             with m.State("SUM"):
                 m.d.comb += self.choices.choosing.eq(keeps)
-                with m.If(arrived):
-                    m.d.sync += total.eq(total + word_sum)
-                with m.If(over):
+                with m.If(word.valid):
+                    m.d.sync += total.eq(total + word.sum)
+                with m.If(word.is_last):
                     m.d.sync += wait.eq(0)
                     m.next = "SHARE"
             with m.State("SHARE"):
@@ -180,10 +191,10 @@ class TokenSampler(wiring.Component):
                     m.d.sync += [rest.eq(share), reading.eq(1)]
                     m.next = "SEARCH"
             with m.State("SEARCH"):
-                m.d.comb += takes.eq(arrived)
-                with m.If(arrived & ~rest[-1]):
-                    m.d.sync += [kept.eq(weights), token_word.eq(arrived_word)]
-                with m.If(over):
+                m.d.comb += takes.eq(word.valid)
+                with m.If(word.valid & ~rest[-1]):
+                    m.d.sync += [kept.eq(word.weights), token_word.eq(word.index)]
+                with m.If(word.is_last):
                     m.d.sync += [upcoming.eq(0), rest.eq(Mux(rest[-1], before, rest))]
                     m.next = "LANE"
             with m.State("LANE"):
@@ -207,22 +218,22 @@ class TokenSampler(wiring.Component):
         params, results = self.params, self.results
         nodes = [(steps.register(value, f"value{lane}"), Const(0, 0))
                  for lane, value in enumerate(results.logits)]
-        way = 1
+        latency = 1
         while len(nodes) > 1:
-            way += 1
+            latency += 1
             pairs, nodes = nodes, []
             for index in range(0, len(pairs), 2):
                 (left, left_lane), (right, right_lane) = pairs[index:index + 2]
                 is_right = (left - right)[-1]       # so that the left wins a tie
-                lane = is_right if way == 2 else Cat(
+                lane = is_right if latency == 2 else Cat(
                     Mux(is_right, right_lane, left_lane), is_right)
                 nodes.append((
-                    steps.register(Mux(is_right, right, left), f"value{way}_{index}"),
-                    steps.register(lane, f"lane{way}_{index}")))
+                    steps.register(Mux(is_right, right, left), f"value{latency}_{index}"),
+                    steps.register(lane, f"lane{latency}_{index}")))
         (value, lane), = nodes
         is_head = self.results_valid & (results.tag.kind == StageKind.HEAD)
-        valid = steps.flags(is_head, way, "valid")[-1]
-        tag = params.tag_layout(steps.delay(results.tag, way, "tag"))
+        valid = steps.flags(is_head, latency, "valid")[-1]
+        tag = params.tag_layout(steps.delay(results.tag, latency, "tag"))
         layout = StructLayout({"value": value.shape(), "token": params.token_bits})
         m.submodules.best = store = memory.Memory(
             shape=layout, depth=max(params.sequences, 2), init=[], attrs=NEVER_COLLIDES)
@@ -263,8 +274,7 @@ class TokenSampler(wiring.Component):
         ]
 
     def _weigh(self, m, steps, reading, phase, largest, beta):
-        """Read the logits of the owner; return (weights of a word, their sum, whether they are
-        valid, the index of the word, whether it is the last)."""
+        """Read the logits of the owner, word by word; return the :class:`_Weighed`."""
         params, units = self.params, self._units
         lanes = params.post_lanes
         bits = (lanes - 1).bit_length()
@@ -298,11 +308,11 @@ class TokenSampler(wiring.Component):
             depth += 1
             level = [steps.register(level[i] + level[i + 1], f"sum{depth}_{i}")
                      for i in range(0, len(level), 2)]
-        way = _weigh_steps(params)
-        return (steps.delay(weights, depth, "weights"), level[0],
-                steps.flags(reading, way, "arrived")[-1],
-                steps.delay(word, way, "arrived_word"),
-                steps.flags(reading & last_word, way, "over")[-1])
+        latency = _weigh_steps(params)
+        return _Weighed(steps.delay(weights, depth, "weights"), level[0],
+                        steps.flags(reading, latency, "arrived")[-1],
+                        steps.delay(word, latency, "arrived_word"),
+                        steps.flags(reading & last_word, latency, "over")[-1])
 
     def _random(self, m, draws):
         """Add the random numbers of every sequence; return (the last one drawn, whether it is

@@ -97,8 +97,8 @@ class VectorStore(wiring.Component):
         valid = steps.flags(self.elements_valid, depth, "keyed")
         keys = [_key(y) & (elements.wide if lane >= params.cell_lanes else Const(1)).replicate(
                     len(y)) for lane, y in enumerate(elements.y)]
-        for way in range(depth):
-            keys = [steps.register(key, f"key{way}_{index}") for index, key in enumerate(keys)]
+        for level in range(depth):
+            keys = [steps.register(key, f"key{level}_{index}") for index, key in enumerate(keys)]
             keys = [Mux(a >= b, a, b) for a, b in zip(keys[::2], keys[1::2], strict=True)]
         # An invalid key exceeds none, that of a first element exceeds all.
         first = steps.delay(elements.first, depth, "first")

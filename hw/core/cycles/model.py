@@ -779,15 +779,15 @@ class Reader(_Component):
 
     def step(self) -> None:
         # Words requested in this cycle may arrive in the next one.
-        coming = self.asked[0] if self.asked else None
+        arriving = self.asked[0] if self.asked else None
         enough = self.free_words >= self.stage.tiles and self.free_headers > 0
         if self.rest:
             self.rest -= 1
         else:
             self.next = self.next()
         self.enough = enough
-        if coming is not None:
-            self._take(*coming)
+        if arriving is not None:
+            self._take(*arriving)
 
     def begins(self, predicts: bool) -> None:
         self.begun, self.has_head = True, predicts

@@ -352,14 +352,14 @@ class ImageReader(wiring.Component):
             self.headers.address.shape())
         with m.If(taken & last_part):
             m.d.sync += [word.eq(word + in_weights), header_word.eq(header_word + ~in_weights)]
-        codes, way = _decoded(steps, data.payload)
+        codes, latency = _decoded(steps, data.payload)
         m.d.comb += self.weights.codes.eq(codes)
-        for fill, whose, place, delay in (
-            (self.weights, in_weights, word, way), (self.headers, ~in_weights, header_word, 1),
+        for fill, is_own, place, delay in (
+            (self.weights, in_weights, word, latency), (self.headers, ~in_weights, header_word, 1),
         ):
             name = "weights" if fill is self.weights else "headers"
             m.d.comb += [
-                fill.valid.eq(steps.flags(taken & whose, delay, f"{name}_valid")[-1]),
+                fill.valid.eq(steps.flags(taken & is_own, delay, f"{name}_valid")[-1]),
                 fill.part.eq(steps.delay(part, delay, f"{name}_part")),
                 fill.last.eq(steps.delay(last_part, delay, f"{name}_last")),
                 fill.address.eq(steps.delay(place, delay, f"{name}_address")),

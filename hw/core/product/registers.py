@@ -264,9 +264,9 @@ class RegisterUnit(wiring.Component):
             reader.data.ready.eq(unit.data.ready | held)]
         for name in self.signature.members:
             if name.startswith("m_axi_"):
-                mine, its = getattr(self, name), getattr(reader, name)
-                m.d.comb += (mine.eq(its) if self.signature.members[name].flow is Out else
-                             its.eq(mine))
+                own, inner = getattr(self, name), getattr(reader, name)
+                m.d.comb += (own.eq(inner) if self.signature.members[name].flow is Out else
+                             inner.eq(own))
 
 
 _MEMBERS = {

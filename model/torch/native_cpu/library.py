@@ -77,11 +77,11 @@ def load_kernels(path: Path) -> ctypes.CDLL:
         for operation, groups in _CALLS.items():
             fields = [(name, kind) for kind, names in groups for name in names.split()]
             structure = type(operation, (ctypes.Structure,), {"_fields_": fields})
-            for way in ("forward", "backward"):
-                function = library[f"sterna_{operation}_{way}"]
+            for direction in ("forward", "backward"):
+                function = library[f"sterna_{operation}_{direction}"]
                 function.argtypes = [ctypes.POINTER(structure)]
                 function.restype = None
-                setattr(library, f"{operation}_{way}", partial(_call, function, structure))
+                setattr(library, f"{operation}_{direction}", partial(_call, function, structure))
     except (OSError, AttributeError) as error:
         raise CompileError(f"{path}: cannot be loaded ({error})") from error
     return library

@@ -313,18 +313,18 @@ def _put_loops(
     looped = []
     for layer, (block, (choice, _)) in enumerate(
             zip(model.blocks(), model.config.mixers(), strict=True)):
-        mine = [each for each in tensors if each.layer == layer]
+        own = [each for each in tensors if each.layer == layer]
         if choice not in reasons:
             try:
                 _traced(block.mixer, (x, states[layer]),
-                        ({0: _ANY, 1: _ANY}, _any_length(mine)), block.mixer.longest)
+                        ({0: _ANY, 1: _ANY}, _any_length(own)), block.mixer.longest)
                 reasons[choice] = None
             except Exception as error:
                 reasons[choice] = error
         reason = reasons[choice]
         if reason is None:
             continue
-        if any(each.growing for each in mine):
+        if any(each.growing for each in own):
             raise ExportError(
                 f"{choice} cannot be traced for any number of tokens ({_reason(reason)}), and a "
                 f"loop over its step needs a state that does not grow: only the step graph can be "

@@ -45,10 +45,10 @@ def default_entries(
     for name in QUICK if quick else dict.fromkeys(names):
         row = find_row(name)
         causal = row.is_causal(tasks[0].d)
-        mine = tuple(task for task in tasks if task.causal == causal
+        possible = tuple(task for task in tasks if task.causal == causal
                      or (not task.causal and name in _BESIDE))
-        if mine:
-            found.append((row, mine))
+        if possible:
+            found.append((row, possible))
     return tuple(found)
 
 

@@ -85,9 +85,9 @@ class Processes:
         """The ``value`` of the first process."""
         if self.size == 1:
             return value
-        told = [value]
-        dist.broadcast_object_list(told, src=0, device=self.device)
-        return told[0]
+        values = [value]
+        dist.broadcast_object_list(values, src=0, device=self.device)
+        return values[0]
 
     def on_first(self, call: Callable[[], _Result]) -> _Result | None:
         """Call a function on the first process while the others wait; return its result there and

@@ -137,8 +137,8 @@ def _compiled(target: Target, work: Path, steps: int, frames: np.ndarray | None)
         *target.compiler, *OPTIONS, "-std=gnu11", "-ffunction-sections", "-fdata-sections",
         "-nostartfiles", "-Wl,--gc-sections", f"-Wl,--defsym=FLASH_AT={target.flash}",
         f"-Wl,--defsym=RAM_AT={target.ram}", "-T", HERE / "target.ld", f"-DSTEPS={steps}", *rows,
-        f"-I{work / 'c'}", HERE / "target.c", work / "c" / "model.c",
-        work / "c" / "model_weights.c", "-o", program], check=True)
+        f"-I{work / 'c' / 'src'}", HERE / "target.c", *(work / "c" / "src").glob("*.c"),
+        "-o", program], check=True)
     return program
 
 

@@ -29,10 +29,12 @@ def write_folder(
 ) -> dict[str, Any]:
     """Write ``files`` (text as UTF-8) and their manifest as ``folder``, creating its parents.
 
+    A name may be a path, such as ``src/model.h``.
+
     The files go to a temporary folder beside it, which is then renamed. ``params.json`` holds
     ``manifest`` and the checksums of the files; its content is returned. Files listed under
-    ``made`` of the manifest are outputs of the folder's Makefile; they may exist later and are
-    replaced with the folder.
+    ``made`` of the manifest are outputs of the folder's Makefile, files or folders; they may exist
+    later and are replaced with the folder.
 
     Raises OutputFolderError if ``folder`` is a file or holds files not from an earlier call;
     OSError if the location is read-only or full. In both cases nothing has changed.
@@ -54,6 +56,7 @@ def write_folder(
     try:
         with new_folder(folder) as new:
             for name, content in {**contents, MANIFEST: text.encode()}.items():
+                (new / name).parent.mkdir(parents=True, exist_ok=True)
                 (new / name).write_bytes(content)
     except OSError as error:
         # Name the target folder, not the temporary one.
@@ -92,16 +95,17 @@ def check_replaceable(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise OutputFolderError(f"{folder} is a file; give the name of a folder to write")
-    present = {entry.name for entry in folder.iterdir()}
-    if not present:
+    present = {path.relative_to(folder).as_posix() for path in folder.rglob("*")
+               if not path.is_dir()}
+    if not any(folder.iterdir()):
         return
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         ours = manifest["generator"] == _GENERATOR
-        known = {MANIFEST, *manifest["files"], *manifest.get("made", ())}
+        known, made = {MANIFEST, *manifest["files"]}, manifest.get("made", ())
     except (OSError, ValueError, KeyError, TypeError):
-        ours, known = False, set()
-    foreign = sorted(present - known)
+        ours, known, made = False, set(), ()
+    foreign = sorted(name for name in present - known if name.split("/")[0] not in made)
     if not ours or foreign:
         raise OutputFolderError(
             f"{folder} holds files that Sterna did not write ({(foreign or [MANIFEST])[0]}); "

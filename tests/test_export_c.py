@@ -23,6 +23,7 @@ from sterna.export.c.step import pack_groups
 from sterna.export.forms.selftest import sample_steps
 from sterna.model.config import ModelConfig
 from sterna.model.cpp_library import CompileError, NoCompilerError
+from sterna.model.folder import OutputFolderError
 from sterna.model.hub.convert import convert
 from sterna.model.hub.folder import HubFolder
 from sterna.model.profile import C12, S16
@@ -155,6 +156,43 @@ def test_the_example_of_the_page_compiles(tmp_path):
     _build(tmp_path / "c")
 
 
+_ARDUINO = """
+#include <stddef.h>
+#include <stdint.h>
+struct Port {
+    void begin(long);
+    void println(const char *);
+    void print(char);
+    void print(int);
+    void write(const uint8_t *, size_t);
+    int available();
+    long parseInt();
+};
+extern Port Serial;
+"""
+"""What the sketches use of Arduino's header, as its documentation declares it."""
+
+
+@pytest.mark.parametrize("name", ["micro", "vowels"])
+def test_the_folder_is_a_library_for_arduino(name, tmp_path):
+    """Its sketch compiles as C++; the layout is that of Arduino's library specification."""
+    export_c(load_model(name), tmp_path / "c", name="moth")
+    facts = dict(line.split("=", 1) for line in
+                 (tmp_path / "c" / "library.properties").read_text().splitlines())
+    assert facts.keys() >= {"name", "version", "author", "maintainer", "sentence", "paragraph",
+                            "category", "url", "architectures"}
+    assert (tmp_path / "c" / "src" / facts["includes"]).is_file()
+    header = tmp_path / "Arduino.h"
+    header.write_text(_ARDUINO)
+    sketch = tmp_path / "c" / "examples" / "moth" / "moth.ino"
+    subprocess.run(["g++", "-fsyntax-only", *WARNINGS.split(), "-x", "c++", "-include", header,
+                    f"-I{tmp_path / 'c' / 'src'}", sketch], check=True)
+    export_c(load_model(name), tmp_path / "c", name="moth")
+    (tmp_path / "c" / "src" / "own.c").write_text("")
+    with pytest.raises(OutputFolderError, match=r"did not write \(src/own\.c\)"):
+        export_c(load_model(name), tmp_path / "c", name="moth")
+
+
 @pytest.mark.needs("arm-none-eabi-gcc", "riscv64-unknown-elf-gcc", "qemu-system-arm",
                    "qemu-system-riscv32")
 def test_microcontrollers_compute_the_same(tmp_path):
@@ -170,8 +208,8 @@ def test_the_same_model_gives_the_same_bytes_and_each_group_of_columns_its_bits(
     model = random_model(SHAPE, S16)
     for name in ("a", "b"):
         export_c(model, tmp_path / name)
-    for path in (tmp_path / "a").iterdir():
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+    for path in (tmp_path / "a").rglob("*.*"):
+        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
     packed = pack_groups(np.array([[-1, 0, 1, -1, 1]], np.int8))
     assert packed.tolist() == [[0b01_10_10_00, 0b01_01_00_01]]
 
@@ -270,12 +308,12 @@ def test_the_sampler_draws_what_the_reference_draws(tmp_path):
 
 
 @pytest.mark.parametrize(("file", "right", "wrong"), [
-    ("model.c", "shift = weights[3]", "shift = weights[3] + 1"),
-    ("model.c", "(x + ((wide)1 << (shift - 1))) >> shift", "x >> shift"),
-    ("model.c", "sigmoid(s->x6, s->x4", "sigmoid(s->x6, s->x3"),
-    ("model.c", "const wide f = keeps ? gate[i] : ((wide)1 << frac) - gate[i]",
+    ("src/model.c", "shift = weights[3]", "shift = weights[3] + 1"),
+    ("src/model.c", "(x + ((wide)1 << (shift - 1))) >> shift", "x >> shift"),
+    ("src/model.c", "sigmoid(s->x6, s->x4", "sigmoid(s->x6, s->x3"),
+    ("src/model.c", "const wide f = keeps ? gate[i] : ((wide)1 << frac) - gate[i]",
      "const wide f = !keeps ? gate[i] : ((wide)1 << frac) - gate[i]"),
-    ("model_weights.c", "128, ", "129, "),
+    ("src/model_weights.c", "128, ", "129, "),
 ], ids=["shift", "rounding", "gate", "forget", "bit"])
 def test_a_planted_fault_fails_the_self_test(file, right, wrong, tmp_path):
     export_c(load_model("micro"), tmp_path / "c")
@@ -362,7 +400,7 @@ def test_the_command_writes_compares_and_names_a_missing_compiler(tmp_path, caps
         CLibrary(tmp_path / "c")
     assert main([*command, "--check", "0"]) == 0
     monkeypatch.setenv("CC", shutil.which("cc") or "cc")
-    (tmp_path / "c" / "model.c").write_text("nothing")
+    (tmp_path / "c" / "src" / "model.c").write_text("nothing")
     with pytest.raises(CompileError):
         CLibrary(tmp_path / "c")
     (tmp_path / "c" / "notes.txt").write_text("mine")

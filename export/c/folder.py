@@ -104,15 +104,18 @@ def export_c(
         own = re.sub(r"\bmodel(?=_[a-z]|\.(?:h|c|bin)\b)", name, _filled(_raw(file), gaps))
         return re.sub(r"\bMODEL_", f"{name.upper()}_", own)
 
+    kind = "frames" if model.is_network else "text"
     contents: dict[str, str | bytes] = {
-        f"{name}.h": source("model.h"), f"{name}.c": source("model.c"),
-        "main.c": source("main_frames.c" if model.is_network else "main_text.c"),
-        "Makefile": source("Makefile"), "README.md": source("README.md")}
+        f"src/{name}.h": source("model.h"), f"src/{name}.c": source("model.c"),
+        "main.c": source(f"main_{kind}.c"), "Makefile": source("Makefile"),
+        "README.md": source("README.md")}
     if blob:
         contents[f"{name}.bin"] = bytes(step.weights)
     else:
         gaps["BYTES"] = _table(step.weights, "{}", 20)
-        contents[f"{name}_weights.c"] = source("weights.c")
+        contents[f"src/{name}_weights.c"] = source("weights.c")
+        contents["library.properties"] = source("library.properties")
+        contents[f"examples/{name}/{name}.ino"] = source(f"sketch_{kind}.ino")
     return write_folder(Path(folder), contents, facts)
 
 
@@ -168,6 +171,7 @@ def _frame_gaps(model: QuantizedModel, name: str) -> dict[str, Any]:
     channels, = model.entry.shape
     return {
         "TITLE": f"A network over {model.entry}, as C99.", "STEP": "frame", "REFUSAL": "",
+        "CHANNELS": channels,
         "INPUT": "const int32_t frame[MODEL_CHANNELS]", "CHECK": "",
         "EXTRAS": "", "RUN": f"./{name} < FRAMES.csv",
         "ENUM": _enum(CHANNELS=channels, BITS=model.entry.high.bit_length() + 1,
@@ -191,10 +195,10 @@ def _blob_gaps(blob: bool) -> dict[str, Any]:
     if blob:
         return {"DECLARED": "", "WEIGHTS_FILE": "", "LOADER": _raw("loader.c"),
                 "LOAD": "    if (!load())\n        return 2;\n",
-                "BESIDE": "`model.bin`, for a program to map or for flash"}
+                "BESIDE": "`model.bin`, for a program to map or for flash", "ARDUINO": ""}
     return {"DECLARED": "extern const uint8_t model_weights[MODEL_WEIGHTS];\n\n",
-            "WEIGHTS_FILE": "model_weights.c ", "LOADER": "", "LOAD": "",
-            "BESIDE": "`model_weights.c`"}
+            "WEIGHTS_FILE": "src/model_weights.c ", "LOADER": "", "LOAD": "",
+            "BESIDE": "`src/model_weights.c`", "ARDUINO": _raw("arduino.md")}
 
 
 def _store_pairs(tokenizer: BytePairTokenizer, weights: bytearray) -> dict[str, int]:

@@ -43,7 +43,7 @@ class CLibrary:
         with tempfile.TemporaryDirectory() as name:
             library = Path(name) / "model.so"
             _compile([*shlex.split(options), "-std=c99", "-shared", "-fPIC", "-o", str(library),
-                      *(str(folder / each) for each in sources)])
+                      *(str(folder / "src" / each) for each in sources)])
             self.functions = ctypes.CDLL(str(library))
         self._blob = ctypes.create_string_buffer(blob.read_bytes()) if blob.exists() else None
         self.weights = ctypes.addressof(

@@ -11,6 +11,10 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum {
 @SIZES@
 @ENUM@
@@ -36,4 +40,8 @@ const model_value *model_step(const uint8_t *weights, model_state *state, model_
  * of the reference from them: 1 or 0. Both states are zeros afterwards. */
 int model_test(const uint8_t *weights, model_state states[2], model_scratch *scratch);
 @TEXT@
+#ifdef __cplusplus
+}
+#endif
+
 #endif

@@ -120,17 +120,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_wheel_claims_no_name_but_sterna(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"sterna", "sterna-0.1.0.dist-info"}
-    code = {f"sterna/{path.relative_to(ROOT).as_posix()}"
-            for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
-    code |= {f"sterna/{top}/__init__.pyi" for top in ROOMS}
-    code |= {"sterna/__init__.py", "sterna/__init__.pyi"}
-    assert {name for name in names if name.endswith((".py", ".pyi"))} == code
-    assert {f"sterna/{name}" for name in (
-        "model/data/tiny.safetensors", "model/data/heldout.txt", "sim/bench/cpp_bench.cpp",
-        "sim/core/sdram_model.v",
-        "export/native/cpp/ops.cpp", "export/native/cpp/records.hpp",
-        *(f"export/web/sources/{name}" for name in ("index.html", "style.css", "worker.js")),
-        "py.typed")} <= set(names)
+    wanted = {f"sterna/{path.relative_to(ROOT).as_posix()}"
+              for folder in FOLDERS for path in (ROOT / folder).rglob("*")
+              if path.is_file() and "__pycache__" not in path.parts}
+    wanted |= {f"sterna/{name}" for name in ("__init__.py", "__init__.pyi", "py.typed")}
+    assert {name for name in names if name.startswith("sterna/")} == wanted
 
 
 def ask(cwd: Path, path: str = "") -> list:

@@ -17,7 +17,7 @@ import pytest
 __all__ = ["hide", "keep_done", "read_done"]
 
 HIDDEN = ("iverilog", "vvp", "chromium*", "google-chrome*", "chromedriver", "npm", "npx", "node",
-          "nodejs", "qemu-*", "aarch64-linux-gnu-*", "arm-none-eabi-*", "riscv*")
+          "nodejs", "clang", "qemu-*", "aarch64-linux-gnu-*", "arm-none-eabi-*", "riscv*")
 """Patterns of their names."""
 
 _RAN = "sterna/ran-bare"

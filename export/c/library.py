@@ -97,5 +97,6 @@ def _compile(arguments: list[str]) -> None:
             f"reference: apt-get install gcc (or your system's package of that name), or --check 0")
     done = subprocess.run([*compiler, *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if "error" in line]
         raise CompileError(f"{compiler[0]} failed on the C of the model: "
-                           f"{done.stderr.strip().splitlines()[-1:]}")
+                           f"{(lines or ['no message'])[0]}")

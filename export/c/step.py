@@ -144,6 +144,9 @@ class Step:
                 call("multiply", *self._mapped(record, done), width, shift, output.bits)
             case Add(_, _, _, width):
                 call("add", *self._mapped(record, done), width, _bits(record))
+            case _:
+                raise ValueError(
+                    f"{record.name}: the form c has no {type(record).__name__.lower()}")
         self._release(done)
 
     def _call(self, function: str, *arguments: object) -> None:

@@ -35,7 +35,7 @@ _BATCH, _LENGTH = 2, 8
 _DECIBELS = 25.0
 """Required of kernels that round activations to 8 bits: trained models reach about 35 dB."""
 _MARGIN = 3.0
-"""Less than this below the noise of that rounding is enough, if a model amplifies it."""
+"""A model that amplifies the rounding may be this many decibels noisier than 8 bits make it."""
 
 
 class Runner(Protocol):

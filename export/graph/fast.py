@@ -75,7 +75,7 @@ class FastGraph:
         graph.op("Split", ["state"], *parts, axis=0, num_outputs=len(parts))
         for part, name in zip(parts, kept, strict=True):
             graph.op("Squeeze", [part, first], name)
-        after = self._append(model.records, kept)
+        after = self._append(model.records[1:], kept)
         logits = self._at(model.records[-1].result)
         if self.one_token:
             graph.op("Unsqueeze", [logits, graph.integers(1)], "logits")
@@ -212,6 +212,9 @@ class FastGraph:
                          name)
             case Multiply(name, x, y):
                 graph.op("Mul", [at(x), at(y)], name)
+            case _:
+                raise ValueError(
+                    f"{record.name}: the form fast has no {type(record).__name__.lower()}")
 
     def _squares(self, x: str) -> str:
         return self.graph.op("ReduceSumSquare", [self._at(x), self.graph.integers(-1)])

@@ -37,7 +37,7 @@ __all__ = ["BASE", "NAMES", "OPS", "TORCH", "example_inputs", "missing", "open_c
 BASE = "float32"
 OPS = "exact + ops"
 TORCH = "torch float32"
-NAMES = (BASE, Form.EXACT.value, OPS, Form.FAST.value, Form.WEB.value, TORCH)
+NAMES = (BASE, Form.EXACT.value, OPS, Form.FAST.value, TORCH)
 PREFILL_TOKENS = 128
 Call = Callable[[], object]
 

@@ -62,7 +62,7 @@ def command_lines() -> list[str]:
         *(f"verilog tiny --unit {unit}" for unit in ("mac", "mlgru", "glu")),
         "verilog micro --unit core --rows 4 --cols 32",
         *(f"export {model} --form {form}" for model in ("odd", "odd-c12")
-          for form in ("exact", "web", "fast", "exact --one-token")),
+          for form in ("exact", "fast", "exact --one-token")),
         *(f"export {model}" for model in ("tiny", "tiny-c12", "micro")),
     ]
 

@@ -16,8 +16,8 @@ import pytest
 
 __all__ = ["hide", "keep_done", "read_done"]
 
-HIDDEN = ("iverilog", "vvp", "chromium*", "google-chrome*", "chromedriver", "npm", "npx", "node",
-          "nodejs", "clang", "qemu-*", "aarch64-linux-gnu-*", "arm-none-eabi-*", "riscv*")
+HIDDEN = ("iverilog", "vvp", "chromium*", "google-chrome*", "chromedriver", "node", "nodejs",
+          "clang", "qemu-*", "aarch64-linux-gnu-*", "arm-none-eabi-*", "riscv*")
 """Patterns of their names."""
 
 _RAN = "sterna/ran-bare"

@@ -2,7 +2,7 @@
 
     .venv/bin/python tests/shown.py
 
-takes some minutes, and Chromium and npm for the pictures. A picture holds the text of its page, so
+takes some minutes, and Chromium for the pictures. A picture holds the text of its page, so
 that a test can compare it. Figures that were measured have commands of their own in the documents.
 """
 
@@ -141,7 +141,6 @@ def main() -> None:
                 page.open(address)
                 page.press("write")
                 page.written()
-                page.verdict()
                 _shoot(page, ROOT / "docs" / "web.png", page.shown(),
                        page.script("return document.documentElement.scrollHeight"))
 

@@ -59,15 +59,15 @@ def test_info_prints_what_is_in_a_model(capsys: Capture) -> None:
 
 def test_info_shows_what_an_onnx_file_is(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    printed(capsys, "export", "micro", "-o", path, "--check", 0, "--form", "web")
+    printed(capsys, "export", "micro", "-o", path, "--check", 0, "--form", "fast")
     out = printed(capsys, "info", path)
     assert out.startswith(f"{path}: d 32, 1 layers, 128 tokens; ")
     sha256 = load_model("micro").sha256
-    for said in ("graph of the form web for any number of tokens a call, ", "profile C12",
+    for said in ("graph of the form fast for any number of tokens a call, ", "profile C12",
                  f"of the quantised model with sha256 {sha256}"):
         assert said in out
     found = facts(capsys, "info", path)
-    assert found.items() >= {"one_token": False, "form": "web", "exact": True,
+    assert found.items() >= {"one_token": False, "form": "fast", "exact": False,
                              "model_sha256": sha256, "bytes": path.stat().st_size}.items()
     path.write_bytes(b"no graph")
     assert f"{path}: not an ONNX file, or cut off" in refusal(capsys, "info", path)
@@ -252,7 +252,7 @@ BAD_INPUT = [
     ("export tiny -o m.bin", "must end in .onnx"),
     ("export micro -o n/m.bin", "must end in .onnx"),
     ("export tiny -o m.onnx --graphs step", "--graphs goes with a checkpoint"),
-    ("export tiny -o m.onnx --form int4", "--form must be one of exact, web, fast, "),
+    ("export tiny -o m.onnx --form int4", "--form must be one of exact, fast, "),
     ("export tiny -o m.onnx --check 99999999", "--check must be from 1 to 41940"),
     ("export micro -o m.onnx --check -1", "--check must be from 1, got -1"),
     ("generate tiny --tokens 0", "--tokens must be a whole number from 1"),

@@ -83,14 +83,14 @@ def test_an_interrupted_run_leaves_the_sizes_that_are_done(tmp_path, monkeypatch
 
 def test_a_form_that_cannot_be_loaded_is_left_out_with_its_reason(monkeypatch):
     def open_call(name, *_):
-        if name == "web":
+        if name == "fast":
             raise RuntimeError("no such\nkernel")
         return lambda: None
 
     monkeypatch.setattr(edge.contestants, "open_call", open_call)
     monkeypatch.setattr(edge.contestants, "probe", lambda *_: {"load_ms": 1.0})
-    model = edge.measure_model(16, 24, edge.read_options(TINY), ["float32", "web"], None)
-    assert model["failed"] == {"web, step": "no such kernel", "web, prefill": "no such kernel"}
+    model = edge.measure_model(16, 24, edge.read_options(TINY), ["float32", "fast"], None)
+    assert model["failed"] == {"fast, step": "no such kernel", "fast, prefill": "no such kernel"}
     assert list(model["step"]["warm"]) == ["float32"]
 
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from sterna.export.forms.forms import build, export_onnx
-from sterna.export.web.page import WEB_RUNTIME_VERSION
+from sterna.export.web.page import write_page
 from sterna.model.pattern import Choice
 from sterna.model.quantized import load_model
 from sterna.model.quantized.integer import IntegerModel
@@ -35,7 +35,8 @@ NOTEBOOKS = sorted(FOLDER.glob("*.py"))
 DREAMS = {"layer_to_onnx.py", "matrix_in_simulators.py", "matrix_to_verilog.py",
           "my_cocotb_test.py", "run.sh", "emit.py", "tb.v"}
 """Those of at most 20 lines; the others have at most 40, but for the loop of training."""
-MADE = {"check_onnx.py", "onnxruntime_loop.py", "onnxruntime_tokens.py", "loop.mjs"}
+MADE = {"check_onnx.py", "onnxruntime_loop.py", "onnxruntime_tokens.py",
+        "webassembly_loop.mjs"}
 """Those that need an exported model."""
 needs_icarus = pytest.mark.needs("iverilog")
 MARKS: dict[str, list[Any]] = {
@@ -139,22 +140,13 @@ def test_the_check_of_a_file_says_whether_a_runtime_is_right(tmp_path: Path) -> 
     assert done.stdout.endswith(": WRONG\n")
 
 
-@pytest.mark.slow
-@pytest.mark.needs("npm", "node")
+@pytest.mark.needs("node")
 def test_the_loop_in_javascript_writes_the_text_of_the_reference(tmp_path: Path) -> None:
-    script = FOLDER / "javascript_loop" / "loop.mjs"
-    package = f"onnxruntime-web@{WEB_RUNTIME_VERSION}"
-    assert f"npm install {package}" in script.read_text(encoding="utf-8")
     expected = model_and_text(tmp_path, "tiny", 64)
-    shutil.copy(script, tmp_path)
-    try:
-        run("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline",
-            package, cwd=tmp_path)
-    except AssertionError as error:
-        pytest.skip(f"npm cannot bring {package}: {error}")
-    text = run("node", "loop.mjs", cwd=tmp_path)
+    write_page(load_model("tiny"), tmp_path / "page")
+    text = run("node", FOLDER / "webassembly_loop.mjs", cwd=tmp_path)
     assert text == expected + "\n"
-    assert printed()["javascript_loop/loop.mjs"] in text
+    assert printed()["webassembly_loop.mjs"] in text
 
 
 @needs_icarus

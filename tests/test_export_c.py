@@ -307,20 +307,27 @@ def test_the_sampler_draws_what_the_reference_draws(tmp_path):
 # What is wrong ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("file", "right", "wrong"), [
-    ("src/model.c", "shift = weights[3]", "shift = weights[3] + 1"),
-    ("src/model.c", "(x + ((wide)1 << (shift - 1))) >> shift", "x >> shift"),
-    ("src/model.c", "sigmoid(s->x6, s->x4", "sigmoid(s->x6, s->x3"),
-    ("src/model.c", "const wide f = keeps ? gate[i] : ((wide)1 << frac) - gate[i]",
-     "const wide f = !keeps ? gate[i] : ((wide)1 << frac) - gate[i]"),
-    ("src/model_weights.c", "128, ", "129, "),
-], ids=["shift", "rounding", "gate", "forget", "bit"])
-def test_a_planted_fault_fails_the_self_test(file, right, wrong, tmp_path):
-    export_c(load_model("micro"), tmp_path / "c")
-    path = tmp_path / "c" / file
-    text = path.read_text()
+FAULTS = {
+    "shift": ("src/model.c", "shift = weights[3]", "shift = weights[3] + 1"),
+    "rounding": ("src/model.c", "(x + ((wide)1 << (shift - 1))) >> shift", "x >> shift"),
+    "gate": ("src/model.c", "sigmoid(s->x6, s->x4", "sigmoid(s->x6, s->x3"),
+    "forget": ("src/model.c", "const wide f = keeps ? gate[i] : ((wide)1 << frac) - gate[i]",
+               "const wide f = !keeps ? gate[i] : ((wide)1 << frac) - gate[i]"),
+    "bit": ("src/model_weights.c", "128, ", "129, ")}
+"""In the C of ``micro``: file, right and wrong."""
+
+
+def plant(folder: Path, fault: str) -> None:
+    file, right, wrong = FAULTS[fault]
+    text = (folder / file).read_text()
     assert right in text
-    path.write_text(text.replace(right, wrong, 1))
+    (folder / file).write_text(text.replace(right, wrong, 1))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_fails_the_self_test(fault, tmp_path):
+    export_c(load_model("micro"), tmp_path / "c")
+    plant(tmp_path / "c", fault)
     program = tmp_path / "c" / "model"
     subprocess.run(["make", "-C", program.parent, "-s"], check=True)
     code, out, error = _run(program, "The ")

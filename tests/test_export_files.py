@@ -164,7 +164,7 @@ def test_bad_tokens_and_states_are_refused(model, tokens, state, message):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"form": "exakt"}, "form must be one of exact, web, fast, got 'exakt'"),
+    ({"form": "exakt"}, "form must be one of exact, fast, got 'exakt'"),
     ({"path": "m.pb"}, r"m\.pb: the name of an ONNX file must end in \.onnx"),
     ({"path": "missing/m.onnx"}, "No such file or directory")])
 def test_what_cannot_be_written_is_refused(model, tmp_path, options, message):

@@ -193,9 +193,8 @@ def test_the_file_says_all_that_a_loop_without_sterna_needs(
 
 
 def test_what_is_for_text_refuses_a_network(network: QuantizedModel, tmp_path: Path) -> None:
-    for form in ("fast", "web"):
-        with pytest.raises(ValueError, match=f"the form {form} is for language models, and this"):
-            build(network, form)
+    with pytest.raises(ValueError, match="the form fast is for language models, and this"):
+        build(network, "fast")
     session = Session(build(network))
     with pytest.raises(ValueError, match="a network over frames of 3 channels, not a language"):
         session.complete("text")
@@ -521,8 +520,7 @@ def test_the_commands_refuse_what_is_for_the_other_kind_of_model(
     network.save(model)
     table.write_text("1,2\n")
     said = "a network over frames of 3 channels, not a language model"
-    for command in (("generate", model), ("web", model, "-o", output),
-                    ("chat", model, "--port", "sim")):
+    for command in (("generate", model), ("chat", model, "--port", "sim")):
         assert said in refusal(capsys, *command), command
     assert "unit core is of a language model" in refusal(
         capsys, "verilog", model, "--unit", "core", "-o", output)

@@ -30,8 +30,6 @@ from sterna.model.quantized.records import Project
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.quantized.taps import TapRecorder
 
-EXACT = [form for form in Form if form.exact]
-exact_forms = pytest.mark.parametrize("form", EXACT, ids=lambda form: form.value)
 both_lengths = pytest.mark.parametrize("one_token", [False, True], ids=["any", "one token"])
 
 
@@ -39,37 +37,34 @@ def _tokens(model: QuantizedModel, batch: int, length: int) -> np.ndarray:
     return np.random.default_rng(5).integers(0, model.config.vocab, (batch, length))
 
 
-def _check(model: QuantizedModel, form: Form, batch: int = 2, length: int = 16) -> None:
+def _check(model: QuantizedModel, batch: int = 2, length: int = 16) -> None:
     tokens = _tokens(model, batch, length)
     for one_token in (False, True):
-        report = check_exact(model, build(model, form, one_token=one_token), tokens)
-        assert report.passed, f"{form.value}: {report}"
+        report = check_exact(model, build(model, one_token=one_token), tokens)
+        assert report.passed, str(report)
         assert report.logits.values == batch * length * model.config.vocab
         # Calls of 1, 2, 3 and so on, until all tokens are run.
         calls = length if one_token else math.ceil((math.sqrt(8 * length + 1) - 1) / 2)
         assert report.state.values == calls * batch * model.config.layers * model.config.d
 
 
-@exact_forms
 @pytest.mark.parametrize(("config", "batch"), [
     (ODD, 1), (ODD, 4), (ModelConfig(d=1, layers=1, dff=1, vocab=2), 2),
     (ModelConfig(d=48, layers=1, dff=77, vocab=65), 2),
     (ModelConfig(d=64, layers=3, dff=100, vocab=256), 2)], ids=str)
-def test_exact_forms_equal_the_reference(profile, form, config, batch):
-    _check(random_model(config, profile, seed=3), form, batch)
+def test_the_exact_form_equals_the_reference(profile, config, batch):
+    _check(random_model(config, profile, seed=3), batch)
 
 
-@exact_forms
 @pytest.mark.parametrize(("d", "dff"), [(1, 1), (127, 129), (128, 300), (200, 1153)])
-def test_any_width_is_exact(form, d, dff):
+def test_any_width_is_exact(d, dff):
     model = random_model(ModelConfig(d=d, layers=1, dff=dff, vocab=40), S16, seed=4)
-    _check(model, form, length=5)
+    _check(model, length=5)
 
 
-@exact_forms
 @pytest.mark.parametrize("extreme", EXTREMES)
-def test_extremes_are_exact(profile, form, extreme):
-    _check(EXTREMES[extreme](random_model(ODD, profile, 1)), form, length=8)
+def test_extremes_are_exact(profile, extreme):
+    _check(EXTREMES[extreme](random_model(ODD, profile, 1)), length=8)
 
 
 def test_saturation_everywhere_is_exact(profile):
@@ -79,8 +74,7 @@ def test_saturation_everywhere_is_exact(profile):
     for name, fmt in (("layer1.mlgru.f.z", profile.z), ("layer1.glu.p", profile.p),
                       ("layer1.glu.x", profile.x)):
         assert (taps[name].min(), taps[name].max()) == (fmt.min, fmt.max), name
-    for form in EXACT:
-        _check(model, form)
+    _check(model)
 
 
 @st.composite
@@ -116,16 +110,15 @@ def odd_model_of(profile: NumericProfile, seed: int) -> QuantizedModel:
 
 
 @settings(max_examples=40)
-@given(odd_profiles(), st.integers(0, 2**32 - 1), st.sampled_from(EXACT))
-def test_any_profile_is_exact(profile, seed, form):
-    _check(odd_model_of(profile, seed), form, batch=1, length=6)
+@given(odd_profiles(), st.integers(0, 2**32 - 1))
+def test_any_profile_is_exact(profile, seed):
+    _check(odd_model_of(profile, seed), batch=1, length=6)
 
 
 @both_lengths
 @pytest.mark.parametrize("gain", [1.5, 100.0])
-@exact_forms
 def test_onnx_itself_computes_the_same(
-    profile: NumericProfile, form: Form, one_token: bool, gain: float,
+    profile: NumericProfile, one_token: bool, gain: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not one_token:
@@ -134,7 +127,7 @@ def test_onnx_itself_computes_the_same(
             op_gather_elements.GatherElements, "_run", lambda self, data, indices, axis=0: (
                 np.take_along_axis(data, indices.astype(np.int64), axis=axis),))
     model = random_model(ODD, profile, 4, gain=gain)
-    evaluator = ReferenceEvaluator(build(model, form, one_token=one_token))
+    evaluator = ReferenceEvaluator(build(model, one_token=one_token))
     tokens, reference = _tokens(model, 2, 8), IntegerModel(model)
     expected, last = reference.run(tokens)
     state, rows = reference.start(2).astype(np.int32), []
@@ -147,10 +140,9 @@ def test_onnx_itself_computes_the_same(
     np.testing.assert_array_equal(state, last)
 
 
-@exact_forms
 @pytest.mark.parametrize("first", [0, 3, 7, -1, -5, -8])
-def test_only_the_logits_asked_for_are_given(odd_model, form, first):
-    proto, tokens = build(odd_model, form), _tokens(odd_model, 2, 8)
+def test_only_the_logits_asked_for_are_given(odd_model, first):
+    proto, tokens = build(odd_model), _tokens(odd_model, 2, 8)
     expected, last = IntegerModel(odd_model).run(tokens)
     got, state = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {
         "tokens": tokens, "state": np.zeros(last.shape, np.int32),
@@ -159,27 +151,25 @@ def test_only_the_logits_asked_for_are_given(odd_model, form, first):
     np.testing.assert_array_equal(state, last)
 
 
-@exact_forms
-def test_a_large_shift_takes_the_longer_way(odd_model, form):
+def test_a_large_shift_takes_the_longer_way(odd_model):
     """The bias is added after rounding where a fraction and a bias do not fit float64."""
     shifted = EXTREMES["largest shifts"](odd_model)
     for model, expected in ((odd_model, True), (shifted, False)):
         assert expected == all(folds_bias(record, model.projections[record.name])
                                for record in model.records if isinstance(record, Project))
-    _check(shifted, form, length=4)
+    _check(shifted, length=4)
 
 
-@exact_forms
-def test_pre_activations_too_long_for_a_table_are_interpolated(form):
+def test_pre_activations_too_long_for_a_table_are_interpolated():
     z = FixedPoint(18, 13)
     profile = dataclasses.replace(
         S16, name="wide", z=z, h=dataclasses.replace(S16.h, bits=18, frac=13))
-    _check(random_model(ODD, profile), form, length=4)
+    _check(random_model(ODD, profile), length=4)
 
 
 @pytest.mark.parametrize(("form", "one_token", "most"), [
-    (Form.EXACT, False, 149), (Form.EXACT, True, 149), (Form.WEB, True, 145),
-    (Form.FAST, False, 19), (Form.FAST, True, 21)])
+    (Form.EXACT, False, 149), (Form.EXACT, True, 149), (Form.FAST, False, 19),
+    (Form.FAST, True, 21)])
 def test_a_layer_is_this_many_nodes_when_it_is_loaded(form, one_token, most, tmp_path):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3

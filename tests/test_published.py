@@ -478,8 +478,7 @@ def test_a_model_without_a_tokenizer_takes_the_numbers_of_tokens(
              "'3 17', got 'The'"),
             (["generate", str(file), "--prompt", "3 80"], "tokens must be from 0 to 79"),
             (["generate", str(file), "--prompt", "9" * 20], "expected numbers of tokens"),
-            (["evaluate", str(file)], "give --text a file with numbers of tokens"),
-            (["web", str(file), "-o", str(tmp_path / "page")], "of the kind numbers")):
+            (["evaluate", str(file)], "give --text a file with numbers of tokens")):
         assert main([*command, "--quiet"]) == 2
         refused = capsys.readouterr().err
         assert message in refused

@@ -252,12 +252,6 @@ def test_what_does_not_fit_is_refused(session, call, message):
         call(session)
 
 
-def test_exact_forms_share_their_states(model, session):
-    _, state = session.run(np.array([[1, 2, 3]]))
-    web = Session(build(model, "web"))
-    np.testing.assert_array_equal(web.load_state(session.save_state(state)), state)
-
-
 def test_foreign_and_damaged_states_are_refused(model, session):
     other, fast = (Session(build(made, form)) for made, form in (
         (random_model(model.config, S16, seed=1), "exact"), (model, "fast")))

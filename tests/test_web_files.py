@@ -1,143 +1,185 @@
-"""Writing the page: contents, repeatability, refusals; where its runtime comes from."""
+"""Writing the page: contents, repeatability, refusals; and its WebAssembly in Node."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import onnx
+import numpy as np
 import pytest
+from test_export_c import FAULTS, plant
 
 from sterna.cli.main import main
-from sterna.export.web import page as webruntime
-from sterna.export.web.page import WebRuntimeError, runtime_files, write_page
+from sterna.export.forms.selftest import sample_steps
+from sterna.export.web import wasm
+from sterna.export.web.page import write_page
+from sterna.export.web.wasm import build_wasm
 from sterna.model.config import ModelConfig
+from sterna.model.cpp_library import CompileError
 from sterna.model.folder import OutputFolderError
 from sterna.model.profile import S16
-from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.sampling import EXP_TABLE
+from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
+from sterna.model.tokens.tokenizer import TokenNumbers
 
-STAND_IN = {name: f"stands for {name}".encode() for name in webruntime.WEB_RUNTIME}
+SOURCES = Path(wasm.__file__).parent / "sources"
+SMALL = ModelConfig(d=12, layers=2, dff=21, vocab=128)
+MODELS = ("tiny", "micro", "tiny-c12", "tiny-bpe", "vowels")
+RESULTS = """
+const compiled = await WebAssembly.compile(bytes);
+const { exports: own } = await WebAssembly.instantiate(compiled);
+const [section] = WebAssembly.Module.customSections(compiled, "sterna");
+const facts = JSON.parse(new TextDecoder().decode(section));
+const Values = facts.value_bits === 16 ? Int16Array : Int32Array;
+const right = own.test();
+own.start(0, 1);
+const results = steps.flatMap((step) => {
+  if (facts.bits) new Int32Array(own.memory.buffer, own.frame_at()).set(step);
+  return [...new Values(own.memory.buffer, own.step(step), facts.results)];
+});
+"""
+"""JavaScript that runs ``steps``, tokens or frames, with the WebAssembly ``bytes``: ``results`` are
+all of them, ``right`` tells what the self-test found."""
 
 
-@pytest.fixture
-def small() -> QuantizedModel:
-    return random_model(ModelConfig(d=12, layers=2, dff=21, vocab=128), S16)
-
-
-@pytest.fixture
-def pinned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Pins for stand-ins of the runtime, an empty cache, and a folder with them."""
-    monkeypatch.setattr(webruntime, "WEB_RUNTIME", {
-        name: hashlib.sha256(data).hexdigest() for name, data in STAND_IN.items()})
-    monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "package" / "dist"
-    folder.mkdir(parents=True)
-    for name, data in STAND_IN.items():
-        (folder / name).write_bytes(data)
-    return folder.parent
-
-
-def fake_npm(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Put a program called npm on PATH, alone."""
+def in_node(content: bytes, steps: object, folder: Path) -> dict[str, Any]:
+    """The facts of a model in WebAssembly, its self-test, and its results of every step."""
     folder.mkdir(exist_ok=True)
-    npm = folder / "npm"
-    npm.write_text(f"#!{sys.executable}\nimport sys, tarfile\n{code}\n")
-    npm.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder))
+    (folder / "model.wasm").write_bytes(content)
+    (folder / "run.mjs").write_text(
+        'import { readFileSync } from "node:fs";\n'
+        'const bytes = readFileSync("model.wasm"), steps = JSON.parse(readFileSync(0));\n'
+        + RESULTS + "console.log(JSON.stringify({ facts, right, results }));\n")
+    done = subprocess.run(["node", "run.mjs"], cwd=folder, input=json.dumps(steps),
+                          capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
-def test_a_page_has_all_it_needs_and_the_same_bytes_each_time(small, pinned, tmp_path):
-    params = write_page(small, tmp_path / "a", runtime=pinned)
-    write_page(small, tmp_path / "b", runtime=pinned / "dist")
-    write_page(small, tmp_path / "b", runtime=pinned)       # our own folder is replaced
+def sequence(model: QuantizedModel, length: int) -> np.ndarray:
+    """A sequence of tokens or frames, ``[1, length, ...]``."""
+    return np.asarray(sample_steps(model.entry, 1, length))
+
+
+@pytest.mark.slow
+@pytest.mark.needs("node")
+@pytest.mark.parametrize("name", MODELS)
+def test_2000_steps_are_the_reference_in_node(name, tmp_path):
+    model = load_model(name)
+    steps = sequence(model, 2000)
+    content, facts = build_wasm(model)
+    found = in_node(content, steps[0].tolist(), tmp_path)
+    assert found["facts"] == facts
+    assert found["right"] == 1
+    np.testing.assert_array_equal(
+        np.reshape(found["results"], (2000, -1)), IntegerModel(model).run(steps)[0][0])
+
+
+@pytest.mark.needs("node")
+def test_a_token_that_the_model_lacks_is_refused_and_one_without_a_tokenizer_is_its_number(
+    tmp_path,
+):
+    model = replace(random_model(SMALL, S16), tokenizer=TokenNumbers(128))
+    (tmp_path / "model.wasm").write_bytes(build_wasm(model)[0])
+    (tmp_path / "run.mjs").write_text("""
+import { readFileSync } from "node:fs";
+const { instance: { exports: own } } = await WebAssembly.instantiate(readFileSync("model.wasm"));
+const bytes = new Uint8Array(own.memory.buffer, own.text_at());
+const encode = (text) => {
+  bytes.set(new TextEncoder().encode(text));
+  const count = own.encode(text.length);
+  return count < 0 ? null : [...new Int32Array(own.memory.buffer, own.tokens_at(), count)];
+};
+own.start(0, 1);
+console.log(JSON.stringify({
+  refused: [-1, 128].map((token) => own.step(token)), encoded: ["3 17", "128", "x"].map(encode),
+  text: String.fromCharCode(...bytes.slice(0, own.decode(17))) }));
+""")
+    done = subprocess.run(["node", "run.mjs"], cwd=tmp_path, capture_output=True, text=True,
+                          check=True)
+    assert json.loads(done.stdout) == {
+        "refused": [0, 0], "encoded": [[3, 17], None, None], "text": " 17"}
+
+
+def with_fault(monkeypatch: pytest.MonkeyPatch, fault: str) -> bytes:
+    """``micro`` in WebAssembly with a fault."""
+    export_c = wasm.export_c
+
+    def spoiled(model: QuantizedModel, folder: Path, *, blob: bool) -> Mapping[str, Any]:
+        facts = export_c(model, folder, blob=blob)
+        if fault == "bit":
+            content = bytearray((folder / "model.bin").read_bytes())
+            content[1000] ^= 4
+            (folder / "model.bin").write_bytes(content)
+        else:
+            plant(folder, fault)
+        return facts
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wasm, "export_c", spoiled)
+        return build_wasm(load_model("micro"))[0]
+
+
+@pytest.mark.needs("node")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_fails_the_self_test(fault, tmp_path, monkeypatch):
+    assert in_node(with_fault(monkeypatch, fault), [], tmp_path)["right"] == 0
+
+
+def test_a_page_has_all_it_needs_and_the_same_bytes_each_time(tmp_path):
+    params = write_page(random_model(SMALL, S16), tmp_path / "a")
+    for _ in range(2):      # our own folder is replaced
+        write_page(random_model(SMALL, S16), tmp_path / "b")
     files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
-    assert files["ort.wasm"] == STAND_IN["ort-wasm-simd-threaded.wasm"]
-    sources = {path.name for path in (Path(webruntime.__file__).parent / "sources").iterdir()
-               if path.suffix in (".js", ".html", ".css", ".txt")}
-    assert set(files) == sources | {
-        "check.json", "model.onnx", "ort.js", "ort.wasm", "params.json"}
+    sources = {path.name for path in SOURCES.iterdir()
+               if path.suffix in (".js", ".html", ".css", ".svg", ".webmanifest")}
+    assert set(files) == sources | {"model.wasm", "params.json"}
     assert params["files"] == {
         name: hashlib.sha256(data).hexdigest() for name, data in files.items()
         if name != "params.json"}
-    assert params["exp_table"] == EXP_TABLE.tolist()
-    onnx.checker.check_model(str(tmp_path / "a" / "model.onnx"), full_check=True)
+    # What the service worker keeps is all that the page loads, as it is here.
+    kept = re.search(rb"const FILES = (\{.*?\});", files["service.js"], re.DOTALL)
+    assert kept is not None
+    assert json.loads(kept[1]) == {
+        name: digest for name, digest in params["files"].items() if name != "service.js"}
+    assert files["model.wasm"][-32:] == hashlib.sha256(files["model.wasm"][:-32]).digest()
     ours = b"".join(files[name] for name in sources)
-    assert set(re.findall(rb"(?:https?:)?//[\w.:]+", ours)) <= {b"http://localhost:8000."}
+    assert set(re.findall(rb"(?:https?:)?//[\w.:]+", ours)) <= {b"http://www.w3.org"}
 
 
-def test_what_cannot_become_a_page_is_refused(small, pinned, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
-    other = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=65), S16)
-    for model, folder, options, message in (
-        # Before anything is fetched.
-        (small, "page", {"form": "fast", "runtime": tmp_path / "none"}, "exact form, got fast"),
-        (other, "page", {}, "at least 128 tokens, of bytes or byte pairs, got 65"),
-        (small, "page", {"check_tokens": 16}, r"must have at least 17 tokens .* got 16"),
-        (small, "mine", {}, r"did not write \(notes.txt\)"),
-    ):
-        with pytest.raises((ValueError, OutputFolderError), match=message):
-            write_page(model, tmp_path / folder, **{"runtime": pinned, **options})
-    assert not (tmp_path / "page").exists()
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+def test_the_folder_of_tiny_is_small(tmp_path):
+    write_page(load_model("tiny"), tmp_path / "page")
+    assert sum(path.stat().st_size for path in (tmp_path / "page").iterdir()) < 350_000
 
 
-# The runtime --------------------------------------------------------------------------
+def test_a_foreign_folder_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(OutputFolderError, match=r"did not write \(notes.txt\)"):
+        write_page(random_model(SMALL, S16), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_the_runtime_comes_from_npm_once(pinned, tmp_path, monkeypatch):
-    fake_npm(tmp_path / "bin", monkeypatch, (
-        "assert sys.argv[1] == 'pack' and '--ignore-scripts' in sys.argv\n"
-        "target = sys.argv[sys.argv.index('--pack-destination') + 1]\n"
-        f"with tarfile.open(target + '/package.tgz', 'w:gz') as archive:\n"
-        f"    archive.add({str(pinned)!r}, 'package')"))
-    assert runtime_files() == STAND_IN
-    monkeypatch.setenv("PATH", "")
-    assert runtime_files() == STAND_IN
-    damaged = webruntime.runtime_cache() / "ort-wasm-simd-threaded.wasm"
-    damaged.write_bytes(b"cut")
-    with pytest.raises(WebRuntimeError, match="npm is not installed"):
-        runtime_files()
+def test_a_missing_or_failing_compiler_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(wasm, "_FLAGS", ("-no-such-option",))
+    with pytest.raises(CompileError, match=r"ziglang failed on the C of the model: .*no-such"):
+        build_wasm(random_model(SMALL, S16))
 
+    def missing(name: str) -> str:
+        raise wasm.PackageNotFoundError(name)
 
-def test_without_npm_the_message_says_what_to_do(pinned, monkeypatch, capsys, tmp_path):
-    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(wasm, "version", missing)
     assert main(["web", "micro", "-o", str(tmp_path / "page"), "--quiet"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(
-        "sterna: the page needs the npm package onnxruntime-web@1.30.0, and npm is not installed")
-    assert "--ort" in error
-    assert len(error.splitlines()) == 1
+    assert error.startswith("sterna: a page needs the compiler in the package ziglang: ")
+    assert re.search(r"python[\d.]* -m pip install .*\[web\]'?\n$", error), sys.executable
+    assert error.count("\n") == 1
     assert not (tmp_path / "page").exists()
-
-
-@pytest.mark.parametrize(("code", "message"), [
-    ("print('npm error network down', file=sys.stderr); sys.exit(1)",
-     r"npm pack .* failed \(npm error network down\); without a network"),
-    ("sys.exit(3)", r"failed \(exit code 3\)"),
-    ("", "wrote 0 archives"),
-    ("open(sys.argv[sys.argv.index('--pack-destination') + 1] + '/a.tgz', 'w').write('no')",
-     "archive of .* is damaged"),
-    ("tarfile.open(sys.argv[sys.argv.index('--pack-destination') + 1] + '/a.tgz', 'w:gz').close()",
-     "has no dist/ort.wasm.bundle.min.mjs"),
-])
-def test_a_failing_npm_is_reported(code, message, pinned, tmp_path, monkeypatch):
-    fake_npm(tmp_path / "bin", monkeypatch, code)
-    with pytest.raises(WebRuntimeError, match=message):
-        runtime_files()
-
-
-def test_another_version_of_the_package_is_refused(pinned):
-    wasm = pinned / "dist" / "ort-wasm-simd-threaded.wasm"
-    wasm.write_bytes(b"another")
-    with pytest.raises(WebRuntimeError, match=r"ort-wasm-simd-threaded\.wasm: not the file of "
-                                              r"onnxruntime-web@1\.30\.0: expected SHA-256"):
-        runtime_files(pinned)
-    wasm.unlink()
-    with pytest.raises(WebRuntimeError, match=r"cannot read \(No such file.*unpacked npm package"):
-        runtime_files(pinned)

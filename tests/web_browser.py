@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-
-from sterna.export.web.page import WebRuntimeError, runtime_files
 
 _FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -37,14 +36,6 @@ def missing(reason: str) -> None:
     pytest.skip(reason)
 
 
-def need_runtime() -> None:
-    """Skip the test if onnxruntime-web cannot be had."""
-    try:
-        runtime_files()
-    except WebRuntimeError as error:
-        missing(str(error))
-
-
 class Page:
     """The page in a browser, and what a person does with it."""
 
@@ -52,9 +43,10 @@ class Page:
         self.driver = driver
 
     def open(self, address: str) -> None:
-        """Open the page, and wait until it can be used."""
+        """Open the page, and wait until it can be used, also without a network."""
         self.driver.get(address)
-        self.wait(lambda: self.text("status") == "Ready." or self.text("error"), 60)
+        self.loaded()
+        self.wait(lambda: self.text("kept"))
 
     def text(self, name: str) -> str:
         """All text of an element, as it is in the document."""
@@ -74,8 +66,14 @@ class Page:
         self.driver.find_element(By.ID, name).click()
 
     def key(self, *keys: str) -> None:
-        """Press keys where the focus is; Ctrl is held until the last."""
-        self.driver.switch_to.active_element.send_keys(*keys)
+        """Press keys where the focus is; all are held until the last."""
+        chain = ActionChains(self.driver)
+        for each in keys[:-1]:
+            chain.key_down(each)
+        chain.send_keys(keys[-1])
+        for each in keys[:-1]:
+            chain.key_up(each)
+        chain.perform()
 
     def tab_to(self, name: str) -> None:
         """Press Tab until an element has the focus, at most once around the page."""
@@ -90,7 +88,7 @@ class Page:
         while not done():
             assert time.monotonic() < end, (
                 f"not within {seconds} s; status {self.text('status')!r}, "
-                f"error {self.text('error')!r}, verdict {self.text('verdict')!r}")
+                f"error {self.text('error')!r}")
             time.sleep(0.02)
 
     def written(self) -> str:
@@ -100,11 +98,13 @@ class Page:
         assert self.text("error") == ""
         return self.text("written")
 
-    def verdict(self) -> str:
-        """Run the check; what it says."""
-        self.press("check")
-        self.wait(lambda: self.text("verdict") not in ("", "Comparing.") or self.text("error"))
-        return self.text("verdict")
+    def give(self, name: str, path: Path) -> None:
+        """Choose a file for a field."""
+        self.driver.find_element(By.ID, name).send_keys(str(path))
+
+    def loaded(self) -> None:
+        """Wait until a model is ready, or was refused."""
+        self.wait(lambda: self.text("status") == "Ready." or self.text("error"))
 
     def shown(self) -> str:
         """All text that can be seen, but for how fast it was written."""
@@ -146,11 +146,15 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def serve(folder: Path, types: dict[str, str] | None = None) -> Iterator[str]:
-    """Serve a folder on localhost; ``types`` are other MIME types by file extension."""
+def serve(
+    folder: Path, types: dict[str, str] | None = None, port: int | None = None,
+) -> Iterator[str]:
+    """Serve a folder on localhost, at a port or any; ``types`` are other MIME types by file
+    extension."""
     handler = type("Handler", (_Quiet,), {
         "extensions_map": {**_Quiet.extensions_map, **(types or {})}})
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=folder)) as server:
+    with ThreadingHTTPServer(
+            ("127.0.0.1", port or 0), partial(handler, directory=folder)) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()

@@ -94,8 +94,8 @@ def _parts() -> list[Part]:
               router.extra, f"{'clocks and bitstreams' if family.board else 'clocks'} on "
               f"{family.description}", False, router.package)),
         *_packages("hw", "boards", False, "amaranth-boards", "pyserial"),
-        _program("npm", "sterna web, once", False, "npm"),
-        _program("node", "runs npm", False, "nodejs"),
+        *_packages("web", "web pages", False, "ziglang"),
+        _program("node", "tests of WebAssembly", False, "nodejs"),
         _program("chromium", "tests of the web page", False, "chromium"),
         _program("chromedriver", "tests of the web page", False, "chromium-driver"),
     ]

@@ -38,7 +38,6 @@ from sterna.cli.terminal.options import (
 from sterna.cli.terminal.texts import check_prompts, tokens_of
 from sterna.model.checks import whole_number
 from sterna.model.quantized import load_model
-from sterna.model.quantized.file import load_language_model
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.tokenizer import TextStream
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "build_ops", "export", "generate", "open_model", "web"]
 
-_FORMS = "exact, web or fast"
+_FORMS = "exact or fast"
 _C = "c"
 _MOST_TOKENS = 1 << 16
 """Limit of a comparison: full attention needs memory for the square of them."""
@@ -68,7 +67,7 @@ def export(
         "-o", "--output", help="File to write, NAME.onnx. For the form c, or a checkpoint: folder "
                                "to write.")],
     form: Annotated[str | None, typer.Option(
-        help="Form of a quantised model: exact, web, fast, or c for C99. [default: exact]")] = None,
+        help="Form of a quantised model: exact, fast, or c for C99. [default: exact]")] = None,
     one_token: Annotated[bool, typer.Option(
         "--one-token", help="Write a graph that takes one token a call and has no loop, for "
                             "compilers of static graphs.")] = False,
@@ -423,16 +422,10 @@ def _pieces_of_checkpoint(
 def web(
     model: ModelArgument,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
-    check: Annotated[int, typer.Option(
-        help="Tokens of the integer reference to record, with which the page compares its "
-             "own.")] = 64,
-    ort: Annotated[Path | None, typer.Option(
-        help="Folder of the unpacked npm package onnxruntime-web. Default: from the cache, or "
-             "else fetched with npm.")] = None,
     quiet: QuietOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the page's params.json.")] = False,
 ) -> int:
-    """Write a web page in which the model writes text.
+    """Write a web page in which the model writes text, or a network runs over a series.
 
     It is a folder of files for any static web server, and needs no network.
 
@@ -442,7 +435,7 @@ def web(
     check_folder(output)
     with Stages(quiet) as stage:
         stage(f"write {output}", quick=True)
-        params = write_page(load_language_model(model), output, check_tokens=check, runtime=ort)
+        params = write_page(load_model(model), output)
     if as_json:
         print_json(dict(params))
         return 0

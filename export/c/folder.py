@@ -62,8 +62,8 @@ def export_c(
     Returns
     -------
     Mapping
-        The folder's ``params.json``, with the bytes of ``weights``, ``state`` and ``scratch``. The
-        same model gives the same bytes.
+        The folder's ``params.json``, with the bytes of ``weights``, ``state`` and ``scratch``, and
+        the digest of the ``self_test``. The same model gives the same bytes.
 
     Raises
     ------
@@ -79,9 +79,11 @@ def export_c(
     step = Step(model)
     text = {} if model.is_network else _text_gaps(model, step.weights)
     value_bytes = step.value_bits // 8
+    steps = sample_steps(model.entry, _BATCH, _LENGTH)
     facts: dict[str, Any] = {
         "kind": "c", "made": [name], "version": version("sterna"), "name": name,
-        "model_sha256": model.sha256, "value_bits": step.value_bits,
+        "model_sha256": model.sha256,
+        "self_test": digest_of(*IntegerModel(model).run(steps)), "value_bits": step.value_bits,
         "layers": len(model.states), "results": model.records[-1].width,
         "weights": len(step.weights),
         "state": len(model.states) * model.states[0].width * value_bytes,
@@ -94,7 +96,7 @@ def export_c(
             raise ValueError(f"{what} take {needs:,} bytes, and {allowed:,} are allowed")
     gaps = {
         **{key.upper(): value for key, value in facts.items()}, **_step_gaps(step),
-        **_test_gaps(model, step.weights), **_blob_gaps(blob),
+        **_test_gaps(model, step.weights, facts["self_test"]), **_blob_gaps(blob),
         **(_frame_gaps(model, name) if model.is_network else text | {"RUN": f"./{name}"})}
     for part in ("TEXT", "TEST", "SAMPLER", "TOKENIZER"):
         gaps[part] = "".join(_filled(_raw(source), gaps) for source in gaps.get(part, ()))
@@ -179,13 +181,12 @@ def _frame_gaps(model: QuantizedModel, name: str) -> dict[str, Any]:
         "FRACTIONS": _table(model.fraction_bits.tolist(), "{}", 20)}
 
 
-def _test_gaps(model: QuantizedModel, weights: bytearray) -> dict[str, Any]:
+def _test_gaps(model: QuantizedModel, weights: bytearray, digest: str) -> dict[str, Any]:
     """Of the self-test: the steps of the test in ONNX files, and the same digest."""
-    steps = sample_steps(model.entry, _BATCH, _LENGTH)
     return {
         "TEST": ["sha256.c", "test.c"], "LENGTH": _LENGTH,
         "STEP_OF_TEST": _raw("test_frame.c" if model.is_network else "test_token.c"),
-        "DIGEST": _digest(digest_of(*IntegerModel(model).run(steps))),
+        "DIGEST": _digest(digest),
         "WEIGHTS_DIGEST": _digest(hashlib.sha256(weights).hexdigest()),
         "FIRST": _words(_fractions(8, 2)), "ROUNDS": _words(_fractions(64, 3))}
 

@@ -42,7 +42,7 @@ def build(
             f"the form {form} is for language models, and this is a network over {model.entry}: "
             f"take exact")
     if form.exact:
-        proto = build_exact(model, one_token=one_token, float_products=form is Form.WEB)
+        proto = build_exact(model, one_token=one_token)
     else:
         proto = build_fast(model, one_token=one_token)
     record(proto, model, describe(proto, model, form, one_token))

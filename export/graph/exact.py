@@ -49,9 +49,7 @@ _TABLE_BITS = 16
 """Most bits of a pre-activation for a table with an entry per value, computed at load time."""
 
 
-def build_exact(
-    model: QuantizedModel, *, one_token: bool = False, float_products: bool = False,
-) -> onnx.ModelProto:
+def build_exact(model: QuantizedModel, *, one_token: bool = False) -> onnx.ModelProto:
     """Build the graph that runs a row of tokens for every sequence of a batch, without metadata.
 
     Inputs: ``tokens`` int64 ``[batch, length]``, each below ``vocab``; ``state`` int32 ``[layers,
@@ -62,15 +60,14 @@ def build_exact(
     A network takes ``frames`` int32 ``[batch, length, channels]`` and ``results_from``, and gives
     ``results``.
 
-    With ``one_token`` the length is 1 and there is no ``logits_from``. ``float_products``
-    multiplies in float32, which is also exact and faster under WebAssembly.
+    With ``one_token`` the length is 1 and there is no ``logits_from``.
     """
     entry, records = model.entry, list(model.records)
     graph = GraphBuilder()
     walk = RecordGraph(
         graph, model.projections, model.sigmoid,
         tensor_bounds(model.records, model.projections, entry.reach, model.vectors),
-        ["batch"] if one_token else ["length", "batch"], model.vectors, float_products)
+        ["batch"] if one_token else ["length", "batch"], model.vectors)
     first = records[0]
     if isinstance(first, Input):
         records[0] = replace(first, x=graph.cast(
@@ -117,10 +114,10 @@ class RecordGraph:
     def __init__(
         self, graph: GraphBuilder, projections: Mapping[str, Projection], sigmoid: np.ndarray,
         bounds: Mapping[str, int], lead: Sequence[str],
-        vectors: Mapping[str, np.ndarray] = MappingProxyType({}), float_products: bool = False,
+        vectors: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> None:
         self._graph, self._projections, self._sigmoid = graph, projections, sigmoid
-        self._lead, self._vectors, self._float = list(lead), vectors, float_products
+        self._lead, self._vectors = list(lead), vectors
         self._bounds = bounds
         self._tables: dict[bool, list[str]] = {}
         self._shapes: dict[tuple[str, int], str] = {}
@@ -256,7 +253,7 @@ class RecordGraph:
         weights = [append_weight(graph, f"{record.name}.weight", each.weight)
                    for record, each in zip(records, own, strict=True)]
         acc = append_product(graph, f"{first.norm}.q", graph.concat(weights, 1),
-                             self.value(f"{name}.acc", rows), self._float)
+                             self.value(f"{name}.acc", rows))
 
         def spread(part: str, values: Iterable[float]) -> str:
             """A number per projection, repeated for each of its rows if there are several."""
@@ -372,15 +369,8 @@ def _alike(index: int, record: Record) -> object:
     return index
 
 
-def append_product(
-    graph: GraphBuilder, q: str, weight: str, output: str = "", float_products: bool = False,
-) -> str:
+def append_product(graph: GraphBuilder, q: str, weight: str, output: str = "") -> str:
     """Multiply 8-bit whole numbers q by codes int8 ``[columns, rows]`` of 0, 1, 2 for -1, 0, 1."""
-    if float_products:
-        acts = graph.cast(q, TensorProto.FLOAT)
-        trits = graph.op("Sub", [graph.cast(weight, TensorProto.FLOAT),
-                                 graph.constant(1.0, np.float32)])
-        return graph.cast(graph.op("MatMul", [acts, trits]), TensorProto.DOUBLE, output)
     # Unsigned activations: the kernels for signed ones are not vectorised on x86.
     acts = graph.cast(graph.op("Add", [q, graph.constant(128.0)]), TensorProto.UINT8)
     dot = graph.op("MatMulInteger", [

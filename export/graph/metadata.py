@@ -49,8 +49,6 @@ class Form(StrEnum):
 
     EXACT = "exact"
     """Equal to the integer reference on any runtime."""
-    WEB = "web"
-    """Equal to it, with products in float32 and one token per call: for WebAssembly."""
     FAST = "fast"
     """Float with onnxruntime's 2-bit products: close to the reference."""
 

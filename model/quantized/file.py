@@ -249,7 +249,7 @@ class QuantizedModel:
         return ValueError(
             f"no unit computes these layers in this order: {error}" if self.is_network else
             f"a model of another architecture than Sterna's own, such as hgrn_bit of a converted "
-            f"checkpoint, has no gateware and no web page: {error}")
+            f"checkpoint, has no gateware: {error}")
 
     def to_bytes(self) -> bytes:
         """Serialise; the same model gives the same bytes."""

@@ -1,23 +1,21 @@
-// The page itself: fields, buttons and what they show. The work is done in worker.js.
+// The page itself: it loads a model, and shows what that is for. The work is done in worker.js.
+
+import { networkView } from "./series.js";
+import { textView } from "./write.js";
 
 const $ = (id) => document.getElementById(id);
-const format = (value, digits = 0) =>
-  value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-const BUTTONS = { write: $("write"), stop: $("stop"), check: $("check") };
-
-let job = "load";       // "load", "write", "check", "broken", or null: the page waits
-let written = null;     // the text node that grows
+let job = "load";       // what the worker does; null: nothing
+let usable = false;     // whether there is a model
 
 function setJob(next) {
   job = next;
-  const usable = {
-    write: job === null, check: job === null, stop: job === "write" || job === "check" };
   // Not `disabled`: a button that vanishes from the keyboard takes the focus with it.
-  for (const [name, button] of Object.entries(BUTTONS)) {
-    button.setAttribute("aria-disabled", String(!usable[name]));
+  for (const button of document.querySelectorAll("button")) {
+    const off = button.classList.contains("stop") ? job === null || job === "load"
+      : job !== null || !usable;
+    button.setAttribute("aria-disabled", String(off));
   }
   $("text").classList.toggle("running", job === "write");
-  $("check-progress").hidden = job !== "check";
 }
 
 function fail(text) {
@@ -25,135 +23,97 @@ function fail(text) {
   $("status").textContent = "";
 }
 
-function startWriting() {
-  if (job !== null) return;
+/** Let the worker do a job, unless it has one. Returns whether it begins. */
+function begin(type, content, transfer = []) {
+  if (job !== null || (!usable && type !== "load")) return false;
   $("error").textContent = "";
-  $("status").textContent = "Writing.";
-  $("speed").textContent = "";
-  $("given").textContent = $("prompt").value;
-  written = document.createTextNode("");
-  $("written").replaceChildren(written);
-  setJob("write");
-  worker.postMessage({
-    type: "write", prompt: $("prompt").value, tokens: Number($("tokens").value),
-    temperature: Number($("temperature").value), seed: Number($("seed").value) });
+  $("status").textContent = type === "load" ? "Loading the model." : "Running.";
+  setJob(type);
+  worker.postMessage({ type, ...content }, transfer);
+  return true;
 }
 
-function startChecking() {
-  if (job !== null) return;
-  $("error").textContent = "";
-  $("verdict").textContent = "Comparing.";
-  delete $("verdict").dataset.equal;
-  $("samples").hidden = true;
-  $("check-progress").value = 0;
-  setJob("check");
-  worker.postMessage({ type: "check" });
-}
-
-function stop() {
-  if (job === "write" || job === "check") worker.postMessage({ type: "stop" });
-}
-
-function speedOf(tokens, seconds) {
-  return `${format(tokens)} tokens` + (seconds > 0 ? `, ${format(tokens / seconds)} tokens/s` : "");
-}
-
-function showText({ text, tokens, seconds }) {
-  const box = $("text");
-  const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
-  written.appendData(text);
-  if (atEnd) box.scrollTop = box.scrollHeight;
-  $("speed").textContent = speedOf(tokens, seconds);
-}
-
-function showWritten({ tokens, seconds, stopped }) {
-  $("speed").textContent = "";      // said in the status, which is read aloud
-  $("status").textContent = `${stopped ? "Stopped" : "Done"}: ${speedOf(tokens, seconds)}.`;
+function end(text) {
+  $("status").textContent = text;
   setJob(null);
 }
 
-function changeInWords(changed) {
-  if (!changed?.length) return "";
-  return ` (${changed.join(" and ")} ${changed.length > 1 ? "are not the files" : "is not the file"} ` +
-    "that sterna web wrote.)";
-}
+const stop = () => worker.postMessage({ type: "stop" });
+const views = { text: textView(begin, end), network: networkView(begin, end, fail) };
 
-function showChecked({ result }) {
-  setJob(null);
-  const verdict = $("verdict");
-  if (!result) {
-    verdict.textContent = "Stopped before the end.";
-    return;
-  }
-  verdict.dataset.equal = String(result.mismatches === 0);
-  verdict.textContent = result.mismatches === 0
-    ? `${format(result.integers)} integers equal, over ${format(result.tokens)} ${result.unit}s of text.`
-    : `Not the same: ${format(result.mismatches)} of ${format(result.integers)} integers differ. ` +
-      `First: ${result.first}.${changeInWords(result.changed)}`;
-  $("samples").tBodies[0].replaceChildren(...result.samples.map(([name, expected, got]) => {
-    const row = document.createElement("tr");
-    row.classList.toggle("differs", expected !== got);
-    for (const text of [name, expected, got]) row.insertCell().textContent = text;
-    return row;
-  }));
-  $("samples").hidden = false;
-}
-
-function showFacts(facts) {
-  const { d, layers, dff, vocab } = facts.config;
+function showReady({ facts }) {
+  const isNetwork = "bits" in facts;
+  usable = true;
+  $("text-view").hidden = isNetwork;
+  $("network-view").hidden = !isNetwork;
+  if (isNetwork) views.network.show(facts);
+  $(isNetwork ? "series" : "form").after($("status"));
+  const words = (number) => number.toLocaleString("en");
+  $("verdict").textContent =
+    `Self-test passed: the results and states that this browser computes have the SHA-256 of ` +
+    `those of the reference, ${facts.self_test.slice(0, 12)}.`;
   $("facts").textContent =
-    `${format(facts.ternary_weights)} ternary weights: d ${d}, ${layers} layers, dff ${dff}, ` +
-    `vocabulary ${vocab}, profile ${facts.profile}. Model ${facts.model_sha256.slice(0, 12)}. ` +
-    `Sterna ${facts.version}, onnxruntime-web ${facts.onnxruntime_web}, one thread.`;
-}
-
-function showBroken(text) {
-  setJob("broken");
-  fail(text);
+    `${isNetwork ? "A network over" : "A language model of"} ${facts.entry}, ` +
+    `${words(facts.ternary_weights)} ternary weights, profile ${facts.profile}. ` +
+    `Model ${facts.model_sha256.slice(0, 12)}. Sterna ${facts.version}.`;
+  end("Ready.");
 }
 
 const HANDLERS = {
-  loading: ({ text }) => { $("status").textContent = text; },
-  ready: ({ facts }) => {
-    showFacts(facts);
-    $("status").textContent = "Ready.";
-    setJob(null);
-  },
-  broken: ({ text }) => showBroken(text),
+  ready: showReady,
   failed: ({ text }) => {
-    $("speed").textContent = "";
-    $("verdict").textContent = "";
     setJob(null);
     fail(text);
   },
-  text: showText,
-  written: showWritten,
-  checking: ({ done, total }) => { $("check-progress").value = done / total; },
-  checked: showChecked,
+  ...views.text.handlers,
+  ...views.network.handlers,
 };
 
-let worker;
-try {
-  worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
-  worker.onmessage = ({ data }) => HANDLERS[data.type](data);
-  worker.onerror = (event) => showBroken(event.message
-    ? `worker.js failed: ${event.message}`
-    : "worker.js could not be loaded, or a file that it needs (check.js, model.js, sampler.js, " +
-      "text.js). The page needs every file that sterna web wrote, sent as text/javascript, and a " +
-      "browser from 2023 or later.");
-} catch (error) {
-  showBroken(`This browser runs no module workers (${error.message}); use one from 2023 or later.`);
+const worker = new Worker("worker.js");
+worker.onmessage = ({ data }) => HANDLERS[data.type](data);
+worker.onerror = (event) => {
+  usable = false;
+  setJob("load");
+  fail(event.message ? `worker.js failed: ${event.message}` : "worker.js could not be loaded.");
+};
+
+async function take(file) {
+  const bytes = await file.arrayBuffer();
+  if (!begin("load", { name: file.name, bytes }, [bytes])) {
+    fail("The model is at work: press Stop first, then give the file again.");
+  }
 }
 
-$("form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  startWriting();
-});
-$("stop").addEventListener("click", stop);
-$("check").addEventListener("click", startChecking);
-$("prompt").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("form").requestSubmit();
-});
+for (const button of document.querySelectorAll("button.stop")) button.addEventListener("click", stop);
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") stop();
 });
+$("file").addEventListener("change", ({ target }) => {
+  if (target.files.length) take(target.files[0]);
+  target.value = "";
+});
+document.addEventListener("dragover", (event) => event.preventDefault());
+document.addEventListener("drop", (event) => {
+  event.preventDefault();
+  if (event.dataTransfer.files.length) take(event.dataTransfer.files[0]);
+});
+
+job = null;
+begin("load", {});
+
+/** Let the browser keep the page for use without a network, and say whether it does. */
+async function keep() {
+  if (!navigator.serviceWorker) throw new Error("the page must come over https.");
+  const registration = await navigator.serviceWorker.register("service.js");
+  registration.installing?.addEventListener("statechange", ({ target }) => {
+    if (target.state === "redundant" && !registration.active) sayNotKept("a file is another one.");
+  });
+  await navigator.serviceWorker.ready;
+  $("kept").textContent = "Kept in this browser: opens without a network.";
+}
+
+function sayNotKept(reason) {
+  $("kept").textContent = `Not kept for use without a network: ${reason}`;
+}
+
+keep().catch((error) => sayNotKept(error.message));

@@ -1,12 +1,8 @@
 // Runs the model beside the page, so that the page stays responsive.
 
-import { runCheck } from "./check.js";
-import { changedFiles, fetchJson, loadModel } from "./model.js";
-import { Sampler } from "./sampler.js";
-import { Decoder } from "./text.js";
-
 const SLICE_MS = 30;
-let model = null;
+const MOST_BYTES = 65536;       // of a prompt, as in page.c
+let model = null;               // { own: the functions of page.c, facts }
 let stopped = false;
 let resting = performance.now();
 
@@ -24,50 +20,134 @@ async function rest(atRest = () => {}) {
   return !stopped;
 }
 
+// Loading ------------------------------------------------------------------------------
+
+async function fetched(name) {
+  let response;
+  try {
+    // Ask the server each time: a page written anew must not mix with files kept by the browser.
+    response = await fetch(name, { cache: "no-cache" });
+  } catch (error) {
+    throw new Error(`could not be fetched: is the server still running? (${error.message})`);
+  }
+  if (!response.ok) {
+    throw new Error(`could not be fetched: ${response.status} ${response.statusText}.`);
+  }
+  return response.arrayBuffer();
+}
+
+/** A file that sterna web wrote, if it is whole and gives the integers of the reference here. */
+async function opened(bytes) {
+  // Browsers take digests on https and localhost only.
+  const digest = await crypto.subtle?.digest("SHA-256", bytes.slice(0, -32));
+  if (digest && String(new Uint8Array(digest)) !== String(new Uint8Array(bytes.slice(-32)))) {
+    throw new Error("is damaged, or not a file that sterna web wrote.");
+  }
+  let compiled;
+  try {
+    compiled = await WebAssembly.compile(bytes);
+  } catch (error) {
+    throw new Error(`cannot run in this browser, or is damaged. (${error.message})`);
+  }
+  const [section] = WebAssembly.Module.customSections(compiled, "sterna");
+  if (!section) throw new Error("is not a file that sterna web wrote.");
+  const { exports: own } = await WebAssembly.instantiate(compiled);
+  if (!own.test()) {
+    throw new Error("fails its self-test: it is damaged, or this browser computes wrongly.");
+  }
+  return { own, facts: JSON.parse(new TextDecoder().decode(section)) };
+}
+
+/** Take a model: a file that was given, or that of the page. */
+async function load({ name = "model.wasm", bytes }) {
+  try {
+    model = await opened(bytes ?? await fetched(name));
+  } catch (error) {
+    throw new Error(`${name} ${error.message}`);
+  }
+  postMessage({ type: "ready", facts: model.facts });
+}
+
+// Text ---------------------------------------------------------------------------------
+
+/** The tokens of a text; an empty one stands for a line end. */
+function encode(text) {
+  const { own } = model;
+  const count = (part) => {
+    const bytes = new TextEncoder().encode(part);
+    if (bytes.length > MOST_BYTES) {
+      throw new RangeError(`The prompt has ${bytes.length} bytes, and ${MOST_BYTES} are allowed.`);
+    }
+    new Uint8Array(own.memory.buffer, own.text_at()).set(bytes);
+    return own.encode(bytes.length);
+  };
+  const found = count(text || "\n");
+  if (found < 0) {
+    const foreign = [...text].find((character) => count(character) < 0) ?? text;
+    throw new RangeError(`The model lacks “${foreign}”. Take that out of the prompt.`);
+  }
+  return new Int32Array(own.memory.buffer, own.tokens_at(), found).slice();
+}
+
 async function write({ prompt, tokens, temperature, seed }) {
-  const { logit_frac: logitFrac, exp_table: expTable } = model.facts;
-  const sampler = new Sampler({ temperature, seed, logitFrac, expTable });
-  const given = model.tokenizer.encode(prompt);
-  model.reset();
-  let logits;
+  if (!(temperature === 0 || (temperature >= 0.01 && temperature <= 100))) {
+    throw new RangeError(`Temperature must be 0 or from 0.01 to 100, got ${temperature}.`);
+  }
+  const { own, facts } = model;
+  const given = encode(prompt);
+  own.start(temperature, seed);
   for (const token of given) {
-    logits = await model.step(token);
+    own.step(token);
     if (!await rest()) break;
   }
-  const started = performance.now(), decoder = new Decoder(model.tokenizer);
-  const seconds = () => (performance.now() - started) / 1000;
-  let written = 0, waiting = [];
+  const started = performance.now();
+  // What is not UTF-8 becomes U+FFFD, as in sterna generate.
+  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  let written = 0, text = "";
   const flush = () => {
-    postMessage({ type: "text", text: decoder.push(waiting), tokens: written, seconds: seconds() });
-    waiting = [];
+    const seconds = (performance.now() - started) / 1000;
+    postMessage({ type: "text", text, tokens: written, seconds });
+    text = "";
+    return seconds;
   };
   while (!stopped && written < tokens) {
-    const token = sampler.next(logits);
-    waiting.push(token);
+    const token = own.sample();
     written += 1;
-    if (token === model.tokenizer.endOfText) break;
-    if (written < tokens) logits = await model.step(token);
+    if (token === facts.end) break;
+    const bytes = new Uint8Array(own.memory.buffer, own.text_at(), own.decode(token));
+    text += decoder.decode(bytes, { stream: true });
+    if (written < tokens) own.step(token);
     await rest(flush);
   }
-  const time = seconds();
-  flush();
-  postMessage({ type: "text", text: decoder.end(), tokens: written, seconds: time });
-  postMessage({ type: "written", tokens: written, seconds: time, stopped });
+  text += decoder.decode();
+  postMessage({ type: "written", tokens: written, seconds: flush(), stopped });
 }
 
-async function check() {
-  const record = await fetchJson("check.json");
-  const started = performance.now();
-  const result = await runCheck(model, record, (done, total) => rest(
-    () => postMessage({ type: "checking", done, total })));
-  if (result) result.seconds = (performance.now() - started) / 1000;
-  if (result?.mismatches) {
-    result.changed = await changedFiles(["model.onnx", "check.json"], model.facts);
+// Frames -------------------------------------------------------------------------------
+
+/** Run frames, numbers [length][channels], as one sequence. */
+async function run({ frames }) {
+  const { own, facts } = model;
+  const limit = 2 ** (facts.bits - 1);
+  const Values = facts.value_bits === 16 ? Int16Array : Int32Array;
+  const results = [];
+  let clipped = 0;
+  own.start();
+  for (const frame of frames) {
+    const input = new Int32Array(own.memory.buffer, own.frame_at(), frame.length);
+    frame.forEach((value, channel) => {
+      const scaled = Math.floor(value * 2 ** facts.fraction_bits[channel] + 0.5);
+      input[channel] = Math.max(-limit, Math.min(limit - 1, scaled));
+      clipped += input[channel] !== scaled;
+    });
+    const row = new Values(own.memory.buffer, own.step(), facts.results);
+    results.push(Array.from(row, (value) => value / 2 ** facts.frac));
+    if (!await rest()) break;
   }
-  postMessage({ type: "checked", result });
+  postMessage({ type: "results", results, clipped, stopped });
 }
 
-const JOBS = { write, check };
+const JOBS = { load, write, run };
 
 onmessage = async ({ data }) => {
   if (data.type === "stop") {
@@ -81,10 +161,3 @@ onmessage = async ({ data }) => {
     postMessage({ type: "failed", text: error.message });
   }
 };
-
-try {
-  model = await loadModel((text) => postMessage({ type: "loading", text }));
-  postMessage({ type: "ready", facts: model.facts });
-} catch (error) {
-  postMessage({ type: "broken", text: error.message });
-}

@@ -1,0 +1,41 @@
+// Text: fields, and what the model writes.
+
+const $ = (id) => document.getElementById(id);
+
+function speedOf(tokens, seconds) {
+  const words = (number) => Math.round(number).toLocaleString("en");
+  return `${words(tokens)} tokens` + (seconds > 0 ? `, ${words(tokens / seconds)} tokens/s` : "");
+}
+
+/** The view of a language model. `begin(job, content)` and `end(status)` are those of the page. */
+export function textView(begin, end) {
+  let written = null;     // the text node that grows
+
+  function showText({ text, tokens, seconds }) {
+    const box = $("text");
+    const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+    written.appendData(text);
+    if (atEnd) box.scrollTop = box.scrollHeight;
+    $("speed").textContent = speedOf(tokens, seconds);
+  }
+
+  function showWritten({ tokens, seconds, stopped }) {
+    $("speed").textContent = "";      // said in the status, which is read aloud
+    end(`${stopped ? "Stopped" : "Done"}: ${speedOf(tokens, seconds)}.`);
+  }
+
+  $("form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const [tokens, temperature, seed] =
+      ["tokens", "temperature", "seed"].map((name) => Number($(name).value));
+    if (!begin("write", { prompt: $("prompt").value, tokens, temperature, seed })) return;
+    $("speed").textContent = "";
+    $("given").textContent = $("prompt").value;
+    written = document.createTextNode("");
+    $("written").replaceChildren(written);
+  });
+  $("prompt").addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("form").requestSubmit();
+  });
+  return { handlers: { text: showText, written: showWritten } };
+}

@@ -425,9 +425,10 @@ def web(
     quiet: QuietOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the page's params.json.")] = False,
 ) -> int:
-    """Write a web page in which the model writes text, or a network runs over a series.
+    """Write a web page in which a model runs.
 
-    It is a folder of files for any static web server, and needs no network.
+    A language model writes text; a network runs over a series that you draw, type or open. The page
+    is a folder for any static web server, and opens without a network after one visit.
 
     Example: sterna web tiny -o build/page
     """

@@ -25,7 +25,7 @@ class CompileError(ValueError):
 
 
 class NoCompilerError(CompileError):
-    """g++ is not installed."""
+    """The compiler is not installed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -366,6 +366,9 @@ def test_the_program_refuses_bad_input(tmp_path):
         assert error.endswith(f"got {argument}\n")
     assert _run(program, "é") == (2, "", "model: the model lacks a character of the prompt\n")
     assert _run(program, "a" * 70000)[0] == 2
+    numbers = replace(random_model(SHAPE, S16), tokenizer=TokenNumbers(SHAPE.vocab))
+    export_c(numbers, tmp_path / "n")
+    assert _run(_build(tmp_path / "n"), " ") == (2, "", "model: the prompt has no tokens\n")
     export_c(load_model("vowels"), tmp_path / "v")
     frames = _build(tmp_path / "v")
     for table, line in (("1,2\n", 1), (",".join("1" * 12) + "\n1,x\n", 2),

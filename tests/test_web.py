@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,9 +25,16 @@ from test_web_files import MODELS, RESULTS, sequence, with_fault
 from web_browser import Page, open_browser, serve
 
 from sterna.cli.main import main
+from sterna.export.web import wasm
 from sterna.export.web.page import write_page
+from sterna.model.config import ModelConfig
+from sterna.model.profile import S16
 from sterna.model.quantized import load_model
 from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.recordings import read_frames
+from sterna.model.quantized.synthetic import random_model
+from sterna.model.tokens.bpe import BytePairTokenizer
+from sterna.model.tokens.tokenizer import TokenNumbers
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -90,7 +98,7 @@ def test_the_page_writes_what_generate_writes(name, browser, folder_of, capsys):
             assert re.fullmatch(
                 rf"Done: {options['tokens']} tokens, [\d,]+ tokens/s\.", browser.text("status"))
         digest = json.loads((folder_of(name) / "params.json").read_text())["self_test"]
-        assert f"the SHA-256 of those of the reference, {digest[:12]}." in browser.text("verdict")
+        assert f"as the reference (SHA-256 {digest[:12]})." in browser.text("verdict")
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -144,6 +152,37 @@ def test_what_cannot_be_written_is_refused(browser, copy):
             assert len(browser.written()) == 5
 
 
+def test_a_text_ends_at_its_end_token_and_a_model_may_have_no_tokenizer(
+    browser, tmp_path, capsys,
+):
+    pairs = BytePairTokenizer([(116, 104), (256, 101)], end_of_text=True)
+    for tokenizer, prompt in ((pairs, "the"), (TokenNumbers(300), "3 17")):
+        model = replace(random_model(ModelConfig(12, 2, 21, tokenizer.vocab), S16),
+                        tokenizer=tokenizer)
+        path = model.save(tmp_path / "model.safetensors")
+        write_page(model, tmp_path / "page")
+        with serve(tmp_path / "page") as address:
+            browser.open(address)
+            browser.set(prompt=prompt, tokens=3000, temperature=100)
+            browser.press("write")
+            expected = generated(capsys, str(path), prompt, tokens=3000, temperature=100)
+            assert browser.written() == expected
+            ended = re.search(r"Done: ([\d,]+) tokens", browser.text("status"))
+            assert ended is not None
+            assert (int(ended[1].replace(",", "")) < 3000) == (tokenizer is pairs)
+            if tokenizer is not pairs:
+                for wrong in ("", "300", "The"):
+                    browser.set(prompt=wrong)
+                    browser.press("write")
+                    browser.wait(lambda: browser.text("error"))
+                    assert browser.text("error") == (
+                        "This model has no tokenizer: the prompt must be numbers of tokens below "
+                        "300, such as “3 17”.")
+                    browser.set(prompt=prompt, tokens=1)
+                    browser.press("write")
+                    browser.written()
+
+
 def test_stop_stops_and_the_page_can_be_used_again(page):
     page.set(tokens=100_000)
     page.press("write")
@@ -195,7 +234,7 @@ def test_every_control_has_a_name_and_news_is_announced(page):
     unnamed = page.script(
         "return [...document.querySelectorAll('input, textarea, button, select, canvas')].filter("
         "e => !(e.labels && e.labels.length) && !e.getAttribute('aria-label') "
-        "&& !e.textContent.trim()).map(e => e.id)")
+        "&& !(e.tagName === 'BUTTON' && e.textContent.trim())).map(e => e.id)")
     assert unnamed == []
     roles = page.script("return ['error', 'status'].map("
                         "id => document.getElementById(id).getAttribute('role'))")
@@ -264,7 +303,7 @@ def test_nothing_is_fetched_from_elsewhere(page):
         for entry in page.driver.get_log("performance")
         if (message := json.loads(entry["message"])["message"])["method"]
         == "Network.requestWillBeSent"]
-    assert any(address.endswith("page.js") for address in requested)
+    assert {urlsplit(address).path for address in requested} >= {"/page.js", "/worker.js"}
     elsewhere = [a for a in requested if urlsplit(a).scheme.startswith("http")
                  and urlsplit(a).hostname != "127.0.0.1"]
     assert elsewhere == []
@@ -323,6 +362,7 @@ def test_the_results_of_a_table_are_those_of_run(series, frames, capsys):
 
 
 def test_a_drawn_channel_is_run(series, tmp_path, capsys):
+    series.screen(1100, 900, scale=2)
     series.script("document.getElementById('channel').value = '3'")
     canvas = series.driver.find_element(By.ID, "drawing")
     width = canvas.size["width"]
@@ -339,10 +379,45 @@ def test_a_drawn_channel_is_run(series, tmp_path, capsys):
     assert drawn[16, 3] < 0
     assert (drawn[:, 3] != 0).all()
     assert found == expected_results(capsys, table)
-    blank = series.script("const c = document.getElementById('curves');"
-                          "return c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
-                          ".every(value => value === 0)")
-    assert not blank
+    colours = series.script(
+        "return ['drawing', 'curves'].map((name) => { const c = document.getElementById(name);"
+        "const data = new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height)"
+        ".data.buffer); return [c.width, new Set(data).size]; })")
+    assert all(size == 2 * width - 4 for size, _ in colours)       # two pixels a unit; no border
+    assert all(count > 3 for _, count in colours)
+
+
+def test_a_long_table_is_run_after_a_wrong_one(series, tmp_path, capsys):
+    series.set(frames="x")
+    series.press("run")
+    series.wait(lambda: series.text("error"))
+    table = tmp_path / "long.csv"
+    np.savetxt(table, np.random.default_rng(1).normal(size=(20_000, 12)), "%.3f", ",")
+    series.give("table", table)
+    found = results(series)
+    assert len(found) == 20_000
+    assert found[-1] == expected_results(capsys, table)[-1]
+
+
+def test_a_table_is_read_as_run_reads_it(series, tmp_path):
+    table = tmp_path / "table.csv"
+    for line in ("1,2", '"1","-2.5"', " +1e2,.5", "1.,-0", "a,b\n1,2", '"a","b"\n3,4',
+                 "inf,nan\n1,2"):
+        table.write_text(line)
+        found = series.driver.execute_async_script(PARSE, line)
+        assert found == read_frames(table, 2).tolist(), line
+    for line in ("0x10,1", "1,", "1,2,3", "1,a", "1,2\n\n3,4", "inf,1", "", "a,b"):
+        table.write_text(line)
+        with pytest.raises(ValueError, match=r"line \d has|no frame"):
+            read_frames(table, 2)
+        assert isinstance(series.driver.execute_async_script(PARSE, line), str), line
+
+
+PARSE = """
+const [table, done] = arguments;
+import(new URL("series.js", location)).then(({ parseTable }) => {
+  try { done(parseTable(table, 2)); } catch (error) { done(error.message); }
+});"""
 
 
 @pytest.mark.parametrize(("table", "message"), [
@@ -374,7 +449,9 @@ fetch(address).then((response) => response.arrayBuffer()).then((bytes) => {
 });""", address, name)
 
 
-def test_another_model_is_taken_and_a_damaged_one_refused(browser, copy, folder_of, capsys):
+def test_another_model_is_taken_and_a_damaged_one_refused(
+    browser, copy, folder_of, capsys, monkeypatch,
+):
     other = (folder_of("tiny") / "model.wasm").read_bytes()
     (copy / "other.wasm").write_bytes(other)
     with serve(copy) as address:
@@ -388,15 +465,25 @@ def test_another_model_is_taken_and_a_damaged_one_refused(browser, copy, folder_
         assert browser.written() == expected
         damaged = bytearray(other)
         damaged[100_000] ^= 1
-        for content, said in ((bytes(damaged), "is damaged, or not a file that sterna web wrote."),
-                              (other[:-1], "is damaged, or not"), (b"", "is damaged, or not")):
+        with monkeypatch.context() as patch:
+            patch.setattr(wasm, "_ABI", 2)
+            later, _ = wasm.build_wasm(load_model("micro"))
+        said = "is damaged, or not a file that sterna web wrote."
+        for content, reason in ((bytes(damaged), said), (other[:-1], said), (b"", said),
+                                (later, "was written by another version of Sterna, 0.1.0.")):
             (copy / "other.wasm").write_bytes(content)
             browser.give("file", copy / "other.wasm")
             browser.wait(lambda: browser.text("error"))
-            assert browser.text("error") == f"other.wasm {said}" if said.endswith(".") else (
-                browser.text("error").startswith(f"other.wasm {said}"))
+            assert browser.text("error") == f"other.wasm {reason}"
             browser.press("write")      # the last one is still there
             assert browser.written() == expected
+        browser.set(tokens=100_000)
+        browser.press("write")
+        browser.give("file", folder_of("vowels") / "model.wasm")
+        assert browser.text("error") == "The model is at work: wait, or press Stop first."
+        browser.press("stop")
+        browser.wait(lambda: browser.text("status").startswith("Stopped"))
+        assert browser.text("error") == ""
         browser.give("file", folder_of("vowels") / "model.wasm")
         browser.wait(lambda: "frames of 12 channels" in browser.text("facts"))
         assert browser.script("return document.getElementById('text-view').hidden")
@@ -442,6 +529,11 @@ def test_after_one_visit_it_opens_without_a_network(browser, copy, folder_of, ca
         browser.open(address)
         assert browser.text("error") == "model.wasm could not be fetched: 404 File not found."
         shutil.copy(folder_of("tiny") / "model.wasm", copy)
+        _change(copy / "service.js", lambda old: old.replace(b'"page.js": "', b'"page.js": "0'))
+        browser.open(address)       # a version that is not whole is not kept
+        browser.wait(lambda: browser.text("kept") ==
+                     "An older copy of this page is kept in this browser.")
+        shutil.copy(folder_of("tiny") / "service.js", copy)
     browser.open(address)
     check("tiny")
     cached(browser, "await cache.put('model.wasm', new Response('damaged'));")
@@ -491,7 +583,7 @@ def test_what_is_missing_or_damaged_is_named(spoil, message, browser, copy):
         assert browser.script(
             "return document.getElementById('write').getAttribute('aria-disabled')") == "true"
         if "model" in message:      # its place is not taken by a damaged one
-            browser.wait(lambda: browser.text("kept").startswith("Not kept for use without a net"))
+            browser.wait(lambda: browser.text("kept").startswith("Not kept in this browser: not "))
 
 
 def test_a_fault_in_the_arithmetic_is_refused(browser, copy, monkeypatch):

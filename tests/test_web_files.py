@@ -84,9 +84,7 @@ def test_2000_steps_are_the_reference_in_node(name, tmp_path):
 
 
 @pytest.mark.needs("node")
-def test_a_token_that_the_model_lacks_is_refused_and_one_without_a_tokenizer_is_its_number(
-    tmp_path,
-):
+def test_what_the_functions_refuse_and_tokens_without_a_tokenizer_are_numbers(tmp_path):
     model = replace(random_model(SMALL, S16), tokenizer=TokenNumbers(128))
     (tmp_path / "model.wasm").write_bytes(build_wasm(model)[0])
     (tmp_path / "run.mjs").write_text("""
@@ -100,13 +98,16 @@ const encode = (text) => {
 };
 own.start(0, 1);
 console.log(JSON.stringify({
-  refused: [-1, 128].map((token) => own.step(token)), encoded: ["3 17", "128", "x"].map(encode),
+  early: own.sample(), refused: [-1, 128].map((token) => [own.step(token), own.decode(token)]),
+  long: [-1, 65537].map((length) => own.encode(length)),
+  encoded: ["3 17", "128", "x", " "].map(encode),
   text: String.fromCharCode(...bytes.slice(0, own.decode(17))) }));
 """)
     done = subprocess.run(["node", "run.mjs"], cwd=tmp_path, capture_output=True, text=True,
                           check=True)
     assert json.loads(done.stdout) == {
-        "refused": [0, 0], "encoded": [[3, 17], None, None], "text": " 17"}
+        "early": -1, "refused": [[0, -1]] * 2, "long": [-1, -1],
+        "encoded": [[3, 17], None, None, []], "text": " 17"}
 
 
 def with_fault(monkeypatch: pytest.MonkeyPatch, fault: str) -> bytes:

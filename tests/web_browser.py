@@ -111,10 +111,10 @@ class Page:
         seen = " ".join(str(self.script("return document.body.innerText")).split())
         return re.sub(r" [\d,]+ tokens/s", "", seen)
 
-    def screen(self, width: int, height: int, *, dark: bool = False) -> None:
-        """Take the size of a screen, and its colour scheme."""
+    def screen(self, width: int, height: int, *, dark: bool = False, scale: int = 1) -> None:
+        """Take the size of a screen, its colour scheme, and its pixels a unit."""
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
-            "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600})
+            "width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600})
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]})
 
@@ -139,7 +139,11 @@ def open_browser(folder: Path) -> Iterator[Page]:
 
 
 class _Quiet(SimpleHTTPRequestHandler):
-    """What ``python -m http.server`` runs, without its log."""
+    """What ``python -m http.server`` runs, without its log; browsers may keep what it sends."""
+
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "max-age=600")
+        super().end_headers()
 
     def log_message(self, *arguments: object) -> None:
         pass

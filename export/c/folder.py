@@ -79,11 +79,9 @@ def export_c(
     step = Step(model)
     text = {} if model.is_network else _text_gaps(model, step.weights)
     value_bytes = step.value_bits // 8
-    steps = sample_steps(model.entry, _BATCH, _LENGTH)
     facts: dict[str, Any] = {
         "kind": "c", "made": [name], "version": version("sterna"), "name": name,
-        "model_sha256": model.sha256,
-        "self_test": digest_of(*IntegerModel(model).run(steps)), "value_bits": step.value_bits,
+        "model_sha256": model.sha256, "value_bits": step.value_bits,
         "layers": len(model.states), "results": model.records[-1].width,
         "weights": len(step.weights),
         "state": len(model.states) * model.states[0].width * value_bytes,
@@ -94,6 +92,8 @@ def export_c(
             ("the weights", facts["weights"], flash)):
         if allowed is not None and needs > allowed:
             raise ValueError(f"{what} take {needs:,} bytes, and {allowed:,} are allowed")
+    steps = sample_steps(model.entry, _BATCH, _LENGTH)
+    facts["self_test"] = digest_of(*IntegerModel(model).run(steps))
     gaps = {
         **{key.upper(): value for key, value in facts.items()}, **_step_gaps(step),
         **_test_gaps(model, step.weights, facts["self_test"]), **_blob_gaps(blob),

@@ -187,7 +187,7 @@ class Session:
         state = state_array(state, self.info)
         values = np.ascontiguousarray(state, dtype=f"<{_kind(self.info)}").tobytes()
         header = {
-            "model_sha256": self.info.model_sha256, "type": _type(self.info),
+            "model_sha256": self.info.model_sha256, "type": self.info.form.value,
             "shape": list(state.shape), "sha256": hashlib.sha256(values).hexdigest()}
         return _MAGIC + json.dumps(header, sort_keys=True).encode() + b"\n" + values
 
@@ -217,7 +217,7 @@ class Session:
                 f"the saved state belongs to another model: expected "
                 f"{self.info.model_sha256[:12]}, got {str(model)[:12]} (the first digits of its "
                 f"SHA-256)")
-        if found != _type(self.info):
+        if found != self.info.form.value:
             raise ValueError(
                 f"the saved state is of the form {found}, from which the form {self.info.form} "
                 f"cannot go on")
@@ -236,11 +236,6 @@ def _library(ops: str | Path | bool | None) -> Path | None:
     if not isinstance(ops, (str, Path, bool)):
         raise ValueError(f"ops must be the path of a library, True or None, got {ops!r}")
     return build_ops() if ops is True else Path(ops)
-
-
-def _type(info: GraphInfo) -> str:
-    """Exact forms share their states, float forms do not."""
-    return "exact" if info.exact else info.form.value
 
 
 def _kind(info: GraphInfo) -> str:

@@ -43,7 +43,7 @@ def write_page(model: QuantizedModel, folder: str | Path) -> Mapping[str, Any]:
     wasm, facts = build_wasm(model)
     contents = {"model.wasm": wasm} | {
         source.name: source.read_bytes() for source in files("sterna.export.web.sources").iterdir()
-        if not source.name.endswith((".py", ".pyc", ".c", "__"))}
+        if source.name.endswith((".css", ".html", ".js", ".svg", ".webmanifest"))}
     digests = {name: hashlib.sha256(content).hexdigest()
                for name, content in sorted(contents.items()) if name != "service.js"}
     contents["service.js"] = contents["service.js"].replace(

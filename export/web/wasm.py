@@ -17,9 +17,15 @@ from sterna.export.c.folder import export_c
 from sterna.model.cpp_library import CompileError, NoCompilerError
 from sterna.model.extras import install_command
 from sterna.model.quantized import QuantizedModel
+from sterna.model.tokens.bpe import BytePairTokenizer
+from sterna.model.tokens.tokenizer import ByteTokenizer
 
 __all__ = ["build_wasm"]
 
+_ABI = 1
+"""Of functions and facts; a page takes no other."""
+_LONGEST = 1 << 16
+"""Most bytes of a prompt."""
 _FLAGS = ("-target", "wasm32-freestanding", "-std=c99", "-O3", "-msimd128", "-mbulk-memory",
           "-nostdlib", "-Wno-c23-extensions", "-Wl,--no-entry", "-Wl,--strip-all")
 
@@ -44,11 +50,12 @@ def build_wasm(model: QuantizedModel) -> tuple[bytes, dict[str, Any]]:
         made = export_c(model, folder, blob=True)
         (folder / "page.c").write_bytes(
             (files("sterna.export.web.sources") / "page.c").read_bytes())
-        _compile(folder, [] if model.is_network else ["-DTEXT"])
+        _compile(folder, [] if model.is_network else [f"-DLONGEST={_LONGEST}"])
         content = (folder / "model.wasm").read_bytes()
     facts = {
-        **{key: made[key] for key in ("version", "model_sha256", "self_test", "value_bits",
-                                    "results")},
+        "abi": _ABI,
+        **{key: made[key] for key in (
+            "version", "model_sha256", "self_test", "value_bits", "results")},
         "entry": str(model.entry), "profile": model.profile_name, "frac": model.logit.frac,
         "ternary_weights": sum(each.weight.size for each in model.projections.values()),
         **(_frame_facts(model) if model.is_network else _text_facts(model))}
@@ -59,7 +66,8 @@ def build_wasm(model: QuantizedModel) -> tuple[bytes, dict[str, Any]]:
 
 def _text_facts(model: QuantizedModel) -> dict[str, Any]:
     end = model.tokenizer.end_of_text
-    return {"end": -1 if end is None else end}
+    return {"longest": _LONGEST, "end": -1 if end is None else end,
+            "numbers": not isinstance(model.tokenizer, ByteTokenizer | BytePairTokenizer)}
 
 
 def _frame_facts(model: QuantizedModel) -> dict[str, Any]:

@@ -3,8 +3,7 @@
 Its first 256 tokens are the bytes, so it can encode every text, UTF-8 or not. A merge never crosses
 a word boundary. A word is a run of letters, digits or other signs with at most one space before it,
 or a run of blanks, without its last one if a word follows. Every byte from 128 on counts as a
-letter: so bytes need not be UTF-8 to be split into words, and one pattern gives the same words in
-Python and in JavaScript.
+letter: so bytes need not be UTF-8 to be split into words.
 """
 
 from __future__ import annotations

@@ -102,6 +102,8 @@ int main(int argc, char **argv)
     count = model_encode(model_weights, prompt, (int32_t)size, tokens);
     if (count < 0)
         return refuse("the model lacks a character of the prompt", "");
+    if (count == 0)
+        return refuse("the prompt has no tokens", "");
 @LOAD@    if (!model_test(model_weights, states, &scratch)) {
         fputs("@NAME@: the self-test failed: the weights, the compiler or the processor is wrong\n",
               stderr);

@@ -16,16 +16,14 @@ int EXPORT(test)(void)
     return model_test(weights, states, &scratch);
 }
 
-#ifdef TEXT
-
-enum { MOST = 65536 };
+#ifdef LONGEST                          /* bytes of a text, for language models */
 
 static model_sampler sampler;
-static const model_value *logits;
-static uint8_t text[MOST];
-static int32_t tokens[MOST];
+static const model_value *logits;       /* of the last token */
+static uint8_t text[LONGEST];
+static int32_t tokens[LONGEST];
 
-/* Where `encode` reads and `decode` writes, 65,536 bytes. */
+/* Where `encode` reads and `decode` writes. */
 uint8_t *EXPORT(text_at)(void)
 {
     return text;
@@ -37,15 +35,20 @@ int32_t *EXPORT(tokens_at)(void)
     return tokens;
 }
 
-/* The tokens of a text of `length` bytes; returns their number, negative if the model lacks one. */
+/* The tokens of a text of `length` bytes; returns their number, negative if the model lacks one or
+ * the text is longer than LONGEST. */
 int32_t EXPORT(encode)(int32_t length)
 {
+    if (length < 0 || length > LONGEST)
+        return -1;
     return model_encode(weights, text, length, tokens);
 }
 
-/* Spell a token; returns the number of bytes. */
+/* Spell a token; returns the number of bytes, negative if the model lacks the token. */
 int32_t EXPORT(decode)(int32_t token)
 {
+    if (token < 0 || token >= MODEL_RESULTS)
+        return -1;
     return model_decode(weights, token, text);
 }
 
@@ -53,6 +56,7 @@ int32_t EXPORT(decode)(int32_t token)
 void EXPORT(start)(double temperature, uint32_t seed)
 {
     states[0] = (model_state){{{0}}};
+    logits = 0;
     sampler = (model_sampler){temperature > 0 ? MODEL_BETA(temperature) : 0, seed, 0, 0};
 }
 
@@ -62,10 +66,10 @@ const model_value *EXPORT(step)(int32_t token)
     return logits = model_step(weights, &states[0], &scratch, token);
 }
 
-/* Draw the next token. */
+/* Draw the next token; returns it, negative before the first step. */
 int32_t EXPORT(sample)(void)
 {
-    return model_sample(&sampler, logits);
+    return logits ? model_sample(&sampler, logits) : -1;
 }
 
 #else

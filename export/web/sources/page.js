@@ -1,32 +1,37 @@
 // The page itself: it loads a model, and shows what that is for. The work is done in worker.js.
 
+import { $, words } from "./dom.js";
 import { networkView } from "./series.js";
 import { textView } from "./write.js";
 
-const $ = (id) => document.getElementById(id);
-let job = "load";       // what the worker does; null: nothing
+let job = null;         // what the worker does; "broken": nothing ever
 let usable = false;     // whether there is a model
 
 function setJob(next) {
   job = next;
   // Not `disabled`: a button that vanishes from the keyboard takes the focus with it.
   for (const button of document.querySelectorAll("button")) {
-    const off = button.classList.contains("stop") ? job === null || job === "load"
+    const off = button.classList.contains("stop") ? job !== "write" && job !== "run"
       : job !== null || !usable;
     button.setAttribute("aria-disabled", String(off));
   }
   $("text").classList.toggle("running", job === "write");
 }
 
+/** Say what is wrong; nothing with an empty text. */
 function fail(text) {
   $("error").textContent = text;
-  $("status").textContent = "";
+  if (text && job === null) $("status").textContent = "";
 }
 
 /** Let the worker do a job, unless it has one. Returns whether it begins. */
 function begin(type, content, transfer = []) {
-  if (job !== null || (!usable && type !== "load")) return false;
-  $("error").textContent = "";
+  if (job !== null) {
+    if (job !== "broken") fail("The model is at work: wait, or press Stop first.");
+    return false;
+  }
+  if (!usable && type !== "load") return false;
+  fail("");
   $("status").textContent = type === "load" ? "Loading the model." : "Running.";
   setJob(type);
   worker.postMessage({ type, ...content }, transfer);
@@ -34,8 +39,15 @@ function begin(type, content, transfer = []) {
 }
 
 function end(text) {
-  $("status").textContent = text;
   setJob(null);
+  fail("");
+  $("status").textContent = text;
+}
+
+function stopWith(next, text) {
+  setJob(next);
+  fail(text);
+  $("status").textContent = "";
 }
 
 const stop = () => worker.postMessage({ type: "stop" });
@@ -46,12 +58,10 @@ function showReady({ facts }) {
   usable = true;
   $("text-view").hidden = isNetwork;
   $("network-view").hidden = !isNetwork;
-  if (isNetwork) views.network.show(facts);
   $(isNetwork ? "series" : "form").after($("status"));
-  const words = (number) => number.toLocaleString("en");
-  $("verdict").textContent =
-    `Self-test passed: the results and states that this browser computes have the SHA-256 of ` +
-    `those of the reference, ${facts.self_test.slice(0, 12)}.`;
+  views[isNetwork ? "network" : "text"].show(facts);
+  $("verdict").textContent = "Self-test passed: this browser computes the same results and states " +
+    `as the reference (SHA-256 ${facts.self_test.slice(0, 12)}).`;
   $("facts").textContent =
     `${isNetwork ? "A network over" : "A language model of"} ${facts.entry}, ` +
     `${words(facts.ternary_weights)} ternary weights, profile ${facts.profile}. ` +
@@ -61,26 +71,34 @@ function showReady({ facts }) {
 
 const HANDLERS = {
   ready: showReady,
-  failed: ({ text }) => {
-    setJob(null);
-    fail(text);
-  },
+  failed: ({ text }) => stopWith(null, text),
   ...views.text.handlers,
   ...views.network.handlers,
 };
 
 const worker = new Worker("worker.js");
-worker.onmessage = ({ data }) => HANDLERS[data.type](data);
+worker.onmessage = ({ data }) => {
+  try {
+    HANDLERS[data.type](data);
+  } catch (error) {
+    stopWith(null, error.message);
+  }
+};
 worker.onerror = (event) => {
-  usable = false;
-  setJob("load");
-  fail(event.message ? `worker.js failed: ${event.message}` : "worker.js could not be loaded.");
+  stopWith("broken", event.message ? `worker.js failed: ${event.message}`
+    : "worker.js could not be loaded.");
 };
 
+/** Take a file that was dropped or chosen: a model, or a table for a network. */
 async function take(file) {
-  const bytes = await file.arrayBuffer();
-  if (!begin("load", { name: file.name, bytes }, [bytes])) {
-    fail("The model is at work: press Stop first, then give the file again.");
+  try {
+    if (!file.name.endsWith(".wasm") && !$("network-view").hidden) {
+      await views.network.open(file);
+    } else {
+      begin("load", { name: file.name, file });
+    }
+  } catch (error) {
+    fail(`${file.name} could not be read: ${error.message}`);
   }
 }
 
@@ -88,32 +106,45 @@ for (const button of document.querySelectorAll("button.stop")) button.addEventLi
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") stop();
 });
-$("file").addEventListener("change", ({ target }) => {
-  if (target.files.length) take(target.files[0]);
-  target.value = "";
-});
-document.addEventListener("dragover", (event) => event.preventDefault());
-document.addEventListener("drop", (event) => {
-  event.preventDefault();
-  if (event.dataTransfer.files.length) take(event.dataTransfer.files[0]);
-});
+for (const name of ["file", "table"]) {
+  $(name).addEventListener("change", ({ target }) => {
+    if (target.files.length) take(target.files[0]);
+    target.value = "";
+  });
+}
+for (const type of ["dragover", "drop"]) {
+  document.addEventListener(type, (event) => {
+    if (!event.dataTransfer.types.includes("Files")) return;    // text, for a field
+    event.preventDefault();
+    if (type === "drop") take(event.dataTransfer.files[0]);
+  });
+}
 
-job = null;
 begin("load", {});
 
-/** Let the browser keep the page for use without a network, and say whether it does. */
-async function keep() {
-  if (!navigator.serviceWorker) throw new Error("the page must come over https.");
-  const registration = await navigator.serviceWorker.register("service.js");
-  registration.installing?.addEventListener("statechange", ({ target }) => {
-    if (target.state === "redundant" && !registration.active) sayNotKept("a file is another one.");
+// Use without a network -------------------------------------------------------------------
+
+const say = (text) => { $("kept").textContent = text; };
+
+/** Say what becomes of a copy that the browser begins to keep. */
+function follow(copy, registration) {
+  say("Keeping the page in this browser.");
+  copy.addEventListener("statechange", () => {
+    if (copy.state === "activated") say("Kept in this browser: opens without a network.");
+    if (copy.state === "redundant" && registration.installing === null) {
+      say(registration.active ? "An older copy of this page is kept in this browser."
+        : "Not kept in this browser: not every file of the page could be fetched and checked.");
+    }
   });
-  await navigator.serviceWorker.ready;
-  $("kept").textContent = "Kept in this browser: opens without a network.";
 }
 
-function sayNotKept(reason) {
-  $("kept").textContent = `Not kept for use without a network: ${reason}`;
+async function keep() {
+  if (!navigator.serviceWorker) throw new Error("browsers keep pages from https and localhost.");
+  const registration = await navigator.serviceWorker.register("service.js");
+  const copy = registration.installing ?? registration.waiting;
+  registration.addEventListener("updatefound", () => follow(registration.installing, registration));
+  if (copy) follow(copy, registration);
+  else say("Kept in this browser: opens without a network.");
 }
 
-keep().catch((error) => sayNotKept(error.message));
+keep().catch((error) => say(`Not kept in this browser: ${error.message}`));

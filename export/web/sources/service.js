@@ -2,6 +2,7 @@
 
 // The SHA-256 of each file.
 const FILES = @FILES@;
+const PATIENCE_MS = 4000;
 const NAMES = Object.keys(FILES);
 const OWN = `sterna ${registration.scope} `;
 const CACHE = OWN + NAMES.map((name) => FILES[name].slice(0, 8)).join("");
@@ -15,7 +16,7 @@ async function isRight(name, response) {
 /** Keep a file as the server has it now, if it is the one that this script belongs to. */
 async function keep(name) {
   const { headers, body } = await fetch(name, { cache: "no-cache" });
-  const response = new Response(body, { headers });     // without a note of a redirection
+  const response = new Response(body, { headers });     // which tells of no redirection
   if (!await isRight(name, response.clone())) throw new Error(`${name} is another file`);
   await (await caches.open(CACHE)).put(name, response);
 }
@@ -26,16 +27,19 @@ async function kept(name) {
   return response && await isRight(name, response.clone()) ? response : undefined;
 }
 
-/** A file from the server, and if that does not answer, the kept one. */
+/** A file from the server, and if that does not answer or not soon, the kept one. */
 async function answer(event, name) {
+  const fetched = fetch(event.request.url, { cache: "no-cache" });
   try {
-    const response = await fetch(
-      event.request, event.request.mode === "navigate" ? {} : { cache: "no-cache" });
+    const late = new Promise((_, reject) => { setTimeout(reject, PATIENCE_MS); });
+    const response = await Promise.race([fetched, late]);
     event.waitUntil(kept(name).then((found) => found ?? keep(name)));
-    return response;
+    // Browsers open no page from a response that tells of a redirection.
+    return response.redirected ? new Response(response.body, response) : response;
   } catch {
     const statusText = "missing or damaged in this browser: open the page once with a network";
-    return await kept(name) ?? new Response(`${name}: ${statusText}`, { status: 503, statusText });
+    return await kept(name) ?? await fetched.catch(() => null) ??
+      new Response(`${name}: ${statusText}`, { status: 503, statusText });
   }
 }
 
@@ -55,7 +59,7 @@ addEventListener("activate", (event) => {
 addEventListener("fetch", (event) => {
   const address = event.request.url.split(/[?#]/)[0];
   const name = address.slice(registration.scope.length) || "index.html";
-  if (address.startsWith(registration.scope) && name in FILES) {
+  if (address.startsWith(registration.scope) && Object.hasOwn(FILES, name)) {
     event.respondWith(answer(event, name));
   }
 });

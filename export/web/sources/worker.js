@@ -1,7 +1,7 @@
 // Runs the model beside the page, so that the page stays responsive.
 
 const SLICE_MS = 30;
-const MOST_BYTES = 65536;       // of a prompt, as in page.c
+const ABI = 1;                  // of a file that this page can use
 let model = null;               // { own: the functions of page.c, facts }
 let stopped = false;
 let resting = performance.now();
@@ -31,14 +31,15 @@ async function fetched(name) {
     throw new Error(`could not be fetched: is the server still running? (${error.message})`);
   }
   if (!response.ok) {
-    throw new Error(`could not be fetched: ${response.status} ${response.statusText}.`);
+    const reason = [response.status, response.statusText].filter(Boolean).join(" ");
+    throw new Error(`could not be fetched: ${reason}.`);
   }
   return response.arrayBuffer();
 }
 
 /** A file that sterna web wrote, if it is whole and gives the integers of the reference here. */
 async function opened(bytes) {
-  // Browsers take digests on https and localhost only.
+  // Browsers compute digests only on https and localhost.
   const digest = await crypto.subtle?.digest("SHA-256", bytes.slice(0, -32));
   if (digest && String(new Uint8Array(digest)) !== String(new Uint8Array(bytes.slice(-32)))) {
     throw new Error("is damaged, or not a file that sterna web wrote.");
@@ -51,17 +52,21 @@ async function opened(bytes) {
   }
   const [section] = WebAssembly.Module.customSections(compiled, "sterna");
   if (!section) throw new Error("is not a file that sterna web wrote.");
+  const facts = JSON.parse(new TextDecoder().decode(section));
+  if (facts.abi !== ABI) {
+    throw new Error(`was written by another version of Sterna, ${facts.version}.`);
+  }
   const { exports: own } = await WebAssembly.instantiate(compiled);
   if (!own.test()) {
     throw new Error("fails its self-test: it is damaged, or this browser computes wrongly.");
   }
-  return { own, facts: JSON.parse(new TextDecoder().decode(section)) };
+  return { own, facts };
 }
 
 /** Take a model: a file that was given, or that of the page. */
-async function load({ name = "model.wasm", bytes }) {
+async function load({ name = "model.wasm", file }) {
   try {
-    model = await opened(bytes ?? await fetched(name));
+    model = await opened(file ? await file.arrayBuffer() : await fetched(name));
   } catch (error) {
     throw new Error(`${name} ${error.message}`);
   }
@@ -72,18 +77,22 @@ async function load({ name = "model.wasm", bytes }) {
 
 /** The tokens of a text; an empty one stands for a line end. */
 function encode(text) {
-  const { own } = model;
+  const { own, facts } = model;
   const count = (part) => {
     const bytes = new TextEncoder().encode(part);
-    if (bytes.length > MOST_BYTES) {
-      throw new RangeError(`The prompt has ${bytes.length} bytes, and ${MOST_BYTES} are allowed.`);
+    if (bytes.length > facts.longest) {
+      throw new RangeError(`The prompt has ${bytes.length} bytes, and ${facts.longest} are allowed.`);
     }
     new Uint8Array(own.memory.buffer, own.text_at()).set(bytes);
     return own.encode(bytes.length);
   };
   const found = count(text || "\n");
+  if (facts.numbers && found <= 0) {
+    throw new RangeError("This model has no tokenizer: the prompt must be numbers of tokens below " +
+      `${facts.results}, such as “3 17”.`);
+  }
   if (found < 0) {
-    const foreign = [...text].find((character) => count(character) < 0) ?? text;
+    const foreign = [...text].find((character) => count(character) < 0);
     throw new RangeError(`The model lacks “${foreign}”. Take that out of the prompt.`);
   }
   return new Int32Array(own.memory.buffer, own.tokens_at(), found).slice();

@@ -1,15 +1,19 @@
 // Text: fields, and what the model writes.
 
-const $ = (id) => document.getElementById(id);
+import { $, words } from "./dom.js";
 
 function speedOf(tokens, seconds) {
-  const words = (number) => Math.round(number).toLocaleString("en");
   return `${words(tokens)} tokens` + (seconds > 0 ? `, ${words(tokens / seconds)} tokens/s` : "");
 }
 
 /** The view of a language model. `begin(job, content)` and `end(status)` are those of the page. */
 export function textView(begin, end) {
   let written = null;     // the text node that grows
+
+  /** Show that a model is there which has not written yet. */
+  function show() {
+    for (const name of ["speed", "given", "written"]) $(name).replaceChildren();
+  }
 
   function showText({ text, tokens, seconds }) {
     const box = $("text");
@@ -29,7 +33,7 @@ export function textView(begin, end) {
     const [tokens, temperature, seed] =
       ["tokens", "temperature", "seed"].map((name) => Number($(name).value));
     if (!begin("write", { prompt: $("prompt").value, tokens, temperature, seed })) return;
-    $("speed").textContent = "";
+    show();
     $("given").textContent = $("prompt").value;
     written = document.createTextNode("");
     $("written").replaceChildren(written);
@@ -37,5 +41,5 @@ export function textView(begin, end) {
   $("prompt").addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("form").requestSubmit();
   });
-  return { handlers: { text: showText, written: showWritten } };
+  return { handlers: { text: showText, written: showWritten }, show };
 }

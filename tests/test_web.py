@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -549,6 +550,9 @@ def test_after_one_visit_it_opens_without_a_network(browser, copy, folder_of, ca
             ".then((blob) => done(blob.size > 1000))"))
     browser.open(address)
     check("tiny")
+    with socket.create_server(("127.0.0.1", urlsplit(address).port)):   # which does not answer
+        browser.open(address)
+        check("tiny")
 
 
 def test_it_can_be_installed(page):

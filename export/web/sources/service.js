@@ -2,7 +2,9 @@
 
 // The SHA-256 of each file.
 const FILES = @FILES@;
-const PATIENCE_MS = 4000;
+// How long the server may take to answer, and how long it is not waited for after it took longer.
+const PATIENCE_MS = 4000, PAUSE_MS = 10000;
+let silent = -Infinity;         // when it last took longer
 const NAMES = Object.keys(FILES);
 const OWN = `sterna ${registration.scope} `;
 const CACHE = OWN + NAMES.map((name) => FILES[name].slice(0, 8)).join("");
@@ -31,12 +33,14 @@ async function kept(name) {
 async function answer(event, name) {
   const fetched = fetch(event.request.url, { cache: "no-cache" });
   try {
-    const late = new Promise((_, reject) => { setTimeout(reject, PATIENCE_MS); });
+    const patience = performance.now() - silent < PAUSE_MS ? 0 : PATIENCE_MS;
+    const late = new Promise((_, reject) => { setTimeout(() => reject(null), patience); });
     const response = await Promise.race([fetched, late]);
     event.waitUntil(kept(name).then((found) => found ?? keep(name)));
     // Browsers open no page from a response that tells of a redirection.
     return response.redirected ? new Response(response.body, response) : response;
-  } catch {
+  } catch (error) {
+    if (error === null) silent = performance.now();
     const statusText = "missing or damaged in this browser: open the page once with a network";
     return await kept(name) ?? await fetched.catch(() => null) ??
       new Response(`${name}: ${statusText}`, { status: 503, statusText });

@@ -3,5 +3,5 @@
 /** An element of the page by its name. */
 export const $ = (id) => document.getElementById(id);
 
-/** A number in words, rounded. */
-export const words = (number) => Math.round(number).toLocaleString("en");
+/** A number rounded and grouped: 1,234. */
+export const grouped = (number) => Math.round(number).toLocaleString("en");

@@ -1,6 +1,6 @@
 // The page itself: it loads a model, and shows what that is for. The work is done in worker.js.
 
-import { $, words } from "./dom.js";
+import { $, grouped } from "./dom.js";
 import { networkView } from "./series.js";
 import { textView } from "./write.js";
 
@@ -18,10 +18,10 @@ function setJob(next) {
   $("text").classList.toggle("running", job === "write");
 }
 
-/** Say what is wrong; nothing with an empty text. */
+/** Say what is wrong; with an empty text, that nothing is. */
 function fail(text) {
   $("error").textContent = text;
-  if (text && job === null) $("status").textContent = "";
+  if (text && (job === null || job === "broken")) $("status").textContent = "";
 }
 
 /** Let the worker do a job, unless it has one. Returns whether it begins. */
@@ -47,7 +47,6 @@ function end(text) {
 function stopWith(next, text) {
   setJob(next);
   fail(text);
-  $("status").textContent = "";
 }
 
 const stop = () => worker.postMessage({ type: "stop" });
@@ -64,7 +63,7 @@ function showReady({ facts }) {
     `as the reference (SHA-256 ${facts.self_test.slice(0, 12)}).`;
   $("facts").textContent =
     `${isNetwork ? "A network over" : "A language model of"} ${facts.entry}, ` +
-    `${words(facts.ternary_weights)} ternary weights, profile ${facts.profile}. ` +
+    `${grouped(facts.ternary_weights)} ternary weights, profile ${facts.profile}. ` +
     `Model ${facts.model_sha256.slice(0, 12)}. Sterna ${facts.version}.`;
   end("Ready.");
 }

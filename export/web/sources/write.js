@@ -1,9 +1,9 @@
 // Text: fields, and what the model writes.
 
-import { $, words } from "./dom.js";
+import { $, grouped } from "./dom.js";
 
 function speedOf(tokens, seconds) {
-  return `${words(tokens)} tokens` + (seconds > 0 ? `, ${words(tokens / seconds)} tokens/s` : "");
+  return `${grouped(tokens)} tokens` + (seconds > 0 ? `, ${grouped(tokens / seconds)} tokens/s` : "");
 }
 
 /** The view of a language model. `begin(job, content)` and `end(status)` are those of the page. */
